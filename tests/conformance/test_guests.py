@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.conformance, pytest.mark.timeout(120)]
 GUESTS = Path(__file__).with_name("guests")
 STEPS = {
     "official.py": "version_and_discovery create_read_list change workloads autoscaling watching informer custom_objects "
-    "dynamic_client from_yaml access election clean_up",
+    "dynamic_client from_yaml access election services clean_up",
     "official_async.py": "reads_and_writes watches anything clean_up",
     "kr8s_guest.py": "identity objects scaling_and_owners custom_resources asynchronously clean_up",
     "lightkube_guest.py": "typed_objects patches applies workloads custom_resources watches asynchronously clean_up",

@@ -23,6 +23,7 @@ from kubectl_chapters import (
     discovery,
     reading,
     removal,
+    services,
     sets,
     streams,
     workloads,
@@ -34,7 +35,7 @@ from server_process import ApiFailed, ServerProcess
 CHAPTERS = (
     discovery.DISCOVERY, discovery.KUSCIA, create.CREATE, create.REFUSALS, reading.GET, reading.DESCRIBE, reading.WAIT,
     changing.APPLY, changing.CHANGE, workloads.WORKLOADS, sets.SETS, removal.DELETE, removal.NAMESPACES, access.AUTH, access.NODES,
-    streams.STREAMS, autoscaling.AUTOSCALING, custom.CUSTOM,
+    streams.STREAMS, autoscaling.AUTOSCALING, custom.CUSTOM, services.SERVICES,
 )  # fmt: skip
 VERSIONS = kubectl_runner.chosen()
 

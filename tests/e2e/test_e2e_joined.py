@@ -157,10 +157,15 @@ def called(bench: Bench, pod: str) -> list[str]:
 
 
 def places(bench: Bench, name: str) -> set[str]:
-    """The nodes on which pods of a job of alice were."""
-    found = bench.json("get events -n alice --field-selector reason=Scheduled")["items"]
-    mine = [each for each in found if each["involvedObject"]["name"].startswith(name)]
-    return {each["message"].rpartition(" ")[2] for each in mine}
+    """The nodes on which alice's pods of a job were."""
+    tasks = bench.json(f"get kt -n {CROSS_DOMAIN}")["items"]
+    pods = [
+        pod
+        for each in tasks
+        if each["metadata"]["name"].startswith(f"{name}-")
+        for pod in (each["status"].get("podStatuses") or {}).values()
+    ]
+    return {pod["nodeName"] for pod in pods if pod["namespace"] == "alice"}
 
 
 def test_a_task_runs_on_the_machine_that_joined(bench: Joined) -> None:

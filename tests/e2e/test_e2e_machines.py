@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -59,6 +60,32 @@ while True:
     time.sleep(0.2)
 """
 FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=3).read().decode())"
+
+MATRIX = """
+import socket, struct, sys, urllib.request
+targets, nodes, closed = (each.split(",") for each in sys.argv[1:])
+def fetched(target):
+    try:
+        return urllib.request.urlopen(f"http://{target}", timeout=3).read().decode()
+    except OSError as problem:
+        return type(problem).__name__
+def pinged(node):
+    ping = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP)
+    ping.settimeout(3)
+    try:
+        ping.sendto(struct.pack(">BBHHH", 8, 0, 0, 0, 1), (node, 0))
+        return "answers" if ping.recv(100)[0] == 0 else "?"
+    except OSError as problem:
+        return type(problem).__name__
+def refused(target):
+    host, port = target.split(":")
+    try:
+        socket.create_connection((host, int(port)), 3).close()
+        return "connected"
+    except OSError:
+        return "refused"
+print(*map(fetched, targets), *map(pinged, nodes), *map(refused, closed))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +218,32 @@ def test_c55_machines_of_different_subnets_form_one_cluster(bench: Bench) -> Non
     # From machines to pods, and the API to agents of the other subnet.
     assert bench["m2"].do("curl", "-sS", "--max-time", "3", f"http://{addresses['m4']}:8080") == "on-m4"
     assert bench.try_kubectl("logs", "on-m4").code == 0
+
+
+def test_c69_pods_reach_pods_nodes_services_and_names(bench: Bench) -> None:
+    """From a pod on each node. A node is reached at its address in the pod network; the machine's own address is not for pods."""
+    service_of_m2 = _service("matrix")  # not the name of the pod, which is in its own /etc/hosts
+    service_of_m2["spec"]["selector"] = {"app": "on-m2"}
+    bench.apply(service_of_m2)
+    try:
+        addresses = {name: _address(_ready(bench, f"on-{name}")) for name in MEMBERS}
+        service = bench.json("get service matrix")["spec"]["clusterIP"]
+        nodes = [str(_node_range(bench, name)[1]) for name in MEMBERS]
+        targets = [f"{address}:8080" for address in addresses.values()] + [service, "matrix.default.svc", "matrix"]
+        wanted = [f"on-{name}" for name in MEMBERS] + ["on-m2"] * 3 + ["answers"] * len(nodes)
+        closed = [f"{bench[name].address}:10250" for name in MEMBERS]
+        words = [",".join(each) for each in (targets, nodes, closed)]
+        wanted += ["refused"] * len(closed)
+        for name in MEMBERS:
+            answers: list[str] = []
+            deadline = time.monotonic() + 30
+            while answers != wanted and time.monotonic() < deadline:
+                answers = bench.kubectl(f"exec on-{name} -- python3 -c {shlex.quote(MATRIX)} {' '.join(words)}").split()
+            assert dict(zip([*targets, *nodes, *closed], answers, strict=True)) == dict(
+                zip([*targets, *nodes, *closed], wanted, strict=True)
+            ), name
+    finally:
+        _gone(bench, "service/matrix")
 
 
 def test_c56_a_node_is_not_tied_to_a_network_card(bench: Bench) -> None:

@@ -48,6 +48,40 @@ def test_drain_moves_pods(joined: Cluster) -> None:
     joined.do("exec wants -- true")
 
 
+def test_a_volume_stays_on_its_node_and_daemons_run_on_all(joined: Cluster) -> None:
+    """Joined nodes read the volumes of their pods with their own rights only."""
+    claim = {
+        "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
+    }
+    main = container(script="date >> /data/starts; sleep 1000", volumeMounts=[{"name": "data", "mountPath": "/data"}])
+    stateful = deployment("db", 2, main, serviceName="db", volumeClaimTemplates=[claim], podManagementPolicy="Parallel")
+    daemons = deployment("ds", 0)
+    del daemons["spec"]["replicas"]
+    joined.apply({**stateful, "kind": "StatefulSet"}, {**daemons, "kind": "DaemonSet"})
+    joined.do("rollout status ds/ds --timeout=60s")
+    assert _on(joined, "ds") == {"node-1", "node-2"}
+    until("both have their volume", lambda: joined.json("get sts db")["status"].get("readyReplicas") == 2)
+    where = joined.pod("db-0")["spec"]["nodeName"]
+    volume = joined.json("get pvc data-db-0")["spec"]["volumeName"]
+    files = joined.nodes[where].home / "var" / "volumes" / volume
+    assert (files / "starts").exists()
+    # The volume's node is drained: the pod waits for it, and has its files again. Daemons stay.
+    daemon = {p["metadata"]["uid"] for p in _live(joined, "ds")}
+    joined.do(f"drain {where} --timeout=60s --ignore-daemonsets")
+    try:
+        why = "1 node(s) didn't match PersistentVolume's node affinity"
+        until("it waits for its node", lambda: why in joined.do("describe pod db-0"))
+        assert {p["metadata"]["uid"] for p in _live(joined, "ds")} == daemon
+    finally:
+        joined.do(f"uncordon {where}")
+    assert joined.ready("db-0")["spec"]["nodeName"] == where
+    assert len(joined.do("exec db-0 -- cat /data/starts").splitlines()) == 2
+    joined.do("delete sts db --timeout=30s")
+    joined.do("delete pvc data-db-0 --timeout=30s")
+    until("the files are gone", lambda: not files.exists())
+
+
 def test_drain_waits_for_a_disruption_budget_and_works_through(joined: Cluster) -> None:
     """The budget lets one pod go at a time; kubectl tries again until the replacements are ready."""
     joined.apply(deployment("guarded", 3), _budget("guarded", maxUnavailable=1))

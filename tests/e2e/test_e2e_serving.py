@@ -18,7 +18,11 @@ from jobs_kit import API, CROSS_DOMAIN, Net, Object, network, until
 pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "serving.md"
 VERSIONS = kubectl_runner.chosen()
-_ROOMY: dict[str, Any] = {"capacity": {"cpu": 4, "memory": "8Gi"}, "reservedResources": {"cpu": 0, "memory": 0}}
+_ROOMY: dict[str, Any] = {
+    "capacity": {"cpu": 4, "memory": "8Gi"},
+    "reservedResources": {"cpu": 0, "memory": 0},
+    "controllers": {"autoscalerSeconds": 1},
+}
 _DEPLOYMENTS = f"/apis/{API}/namespaces/{CROSS_DOMAIN}/kusciadeployments"
 _MADE = "labelSelector=kuscia.secretflow/controller%3DKusciaDeployment"
 
@@ -202,3 +206,35 @@ def test_a_service_scales_is_renewed_without_losing_a_call_and_heals(net: Net) -
     until("an engine that died is started again", restarted)
     until_available(net, "grow")
     remove(net, "grow")
+
+
+@p2p_only
+def test_an_autoscaler_sizes_the_part_of_a_partners_service(net: Net) -> None:
+    """Bob's autoscaler of what alice began: the controller leaves its number alone, and bob's quota for alice holds."""
+    net.at("alice").apply(a_serving("grows"))
+    until_available(net, "grows")
+    aim = {"type": "AverageValue", "averageValue": "1k"}
+    scaler: Object = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "grows", "namespace": "bob"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "grows"},
+            "maxReplicas": 2,
+            "metrics": [{"type": "Resource", "resource": {"name": "memory", "target": aim}}],
+        },
+    }
+    net.at("bob").apply(scaler)
+    until("it has grown", lambda: len(pods(net, "bob")) == 2)
+    until_available(net, "grows")
+    time.sleep(3)
+    assert len(pods(net, "bob")) == 2 and len(pods(net, "alice")) == 1
+    assert {call(net, "alice", "grows-serve.bob.svc")[0] for _ in range(6)} == {200}
+    net.at("bob").merge(f"/apis/{API}/partnerpolicies/alice", {"spec": {"quota": {"pods": 3}}})
+    path = "/apis/autoscaling/v2/namespaces/bob/horizontalpodautoscalers/grows"
+    net.at("bob").merge(path, {"spec": {"maxReplicas": 5}})
+    until("the quota is the limit", lambda: "QuotaExceeded" in json.dumps(net.at("bob").get(path)["status"]))
+    assert net.at("bob").get("/apis/apps/v1/namespaces/bob/deployments/grows")["spec"]["replicas"] == 3
+    net.at("bob").call("DELETE", path)
+    until("the party's number counts again", lambda: len(pods(net, "bob")) == 1)
+    remove(net, "grows")

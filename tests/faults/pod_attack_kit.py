@@ -188,6 +188,9 @@ class Targets:
             "its own router": ("169.254.1.1", 80),
             "the Internet": ("192.0.2.1", 443),
             "nowhere": ("0.0.0.0", 6443),
+            "the machine by its address among pods": ("100.96.15.255", port),
+            "the machine by its address among the other domain's pods": ("100.97.15.255", port),
+            "the other domain's gateway": ("100.97.0.1", 80),
         }
         for label, address in (("own", alice), ("other", bob)):
             ports |= {f"{label} {name}": (address, number) for name, number in _NODE_PORTS.items()}

@@ -44,7 +44,8 @@ def talkers() -> Iterator[Talkers]:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, talkers: Talkers) -> Iterator[Net]:
     root = tmp_path_factory.mktemp("fault-pods") / "net"
-    with network(root, "p2p", *AB, kubectl=kubectl_runner.chosen()[-1]) as net:
+    same = {"network": {"podCIDR": "100.96.0.0/16", "serviceCIDR": "100.112.0.0/16"}}
+    with network(root, "p2p", *AB, kubectl=kubectl_runner.chosen()[-1], settings={"": same}) as net:
         if any(pod_networks.read_facts(str(each.runp)).get("problem") for each in net.domains.values()):  # type: ignore[union-attr]
             pytest.skip("this machine allows no pod networks")
         talkers.register(net)

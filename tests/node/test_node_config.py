@@ -18,7 +18,7 @@ _MASTER = {"mode": "master", "domainID": "alice"}
 def test_patience_with_nodes(tmp_path: Path) -> None:
     given = {**_MASTER, "controllers": {"nodeGraceSeconds": 5, "podEvictionSeconds": 0}}
     assert config.parse(given, tmp_path).controllers == config.ControllerSettings(5, 0)
-    assert config.parse(_MASTER, tmp_path).controllers == config.ControllerSettings(40, 300)
+    assert config.parse(_MASTER, tmp_path).controllers == config.ControllerSettings(32, 5)
 
 
 @pytest.mark.parametrize(

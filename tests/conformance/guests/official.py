@@ -301,6 +301,28 @@ def election() -> None:
     assert won == [lease.spec.holder_identity] and lease.spec.renew_time > lease.spec.acquire_time
 
 
+def services() -> None:
+    def service(name: str, **spec: Any) -> client.V1Service:
+        ports = [client.V1ServicePort(port=80, target_port=8080)]
+        given = client.V1ServiceSpec(ports=ports, selector={"app": "web"}, **spec)
+        return client.V1Service(metadata=client.V1ObjectMeta(name=name), spec=given)
+
+    made = core.create_namespaced_service(SPACE, service("front"))
+    address = made.spec.cluster_ip
+    assert made.spec.cluster_ips == [address] and made.spec.ip_families == ["IPv4"]
+    refused(422, core.create_namespaced_service, SPACE, service("second", cluster_ip=address))
+    opened = core.patch_namespaced_service("front", SPACE, {"spec": {"type": "NodePort"}})
+    port = opened.spec.ports[0].node_port
+    assert 30000 <= port <= 32767 and opened.spec.cluster_ip == address
+    replaced = core.replace_namespaced_service("front", SPACE, service("front", type="NodePort"))
+    assert (replaced.spec.cluster_ip, replaced.spec.ports[0].node_port) == (address, port)
+    headless = core.create_namespaced_service(SPACE, service("bare", cluster_ip="None"))
+    assert headless.spec.cluster_ips == ["None"]
+    for name in ("front", "bare"):
+        core.delete_namespaced_service(name, SPACE)
+    assert core.create_namespaced_service(SPACE, service("again", cluster_ip=address)).spec.cluster_ip == address
+
+
 def clean_up() -> None:
     core.delete_collection_namespaced_config_map(SPACE, label_selector="app=web")
     assert not core.list_namespaced_config_map(SPACE, label_selector="app=web").items
@@ -311,4 +333,4 @@ def clean_up() -> None:
 
 
 if __name__ == "__main__":
-    tell([version_and_discovery, create_read_list, change, workloads, autoscaling, watching, informer, custom_objects, dynamic_client, from_yaml, access, election, clean_up])  # fmt: skip
+    tell([version_and_discovery, create_read_list, change, workloads, autoscaling, watching, informer, custom_objects, dynamic_client, from_yaml, access, election, services, clean_up])  # fmt: skip

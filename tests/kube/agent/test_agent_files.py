@@ -325,6 +325,20 @@ def test_hosts_file() -> None:
     assert "10.9.9.9\tdb db.local" in lines
 
 
+@pytest.mark.parametrize(
+    ("domain", "expected"),
+    [
+        ("alice", "web-0.web.alice.svc web-0.web.alice.svc.cluster.local web-0"),
+        ("bob", "web-0.web.alice.svc.cluster.local web-0.web.alice.svc web-0"),
+    ],
+    ids=["in-the-domain", "in-another-namespace"],
+)
+def test_own_names_in_the_hosts_file(domain: str, expected: str) -> None:
+    pod = {"metadata": {"name": "web-0", "namespace": "alice"}, "spec": {"subdomain": "web"}}
+    dns = DnsSettings(cluster_domain="cluster.local", domain_namespace=domain)
+    assert f"10.0.0.2\t{expected}" in hosts_file(pod, "10.0.0.2", dns).splitlines()
+
+
 HOST = "# host\nnameserver 192.0.2.1\nsearch corp\noptions timeout:1\n"
 
 

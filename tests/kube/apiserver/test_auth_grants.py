@@ -9,7 +9,7 @@ import pytest
 from coterie.http.messages import UserInfo
 from coterie.kube.api.aggregation import aggregated_rules
 from coterie.kube.api.errors import Forbidden
-from coterie.kube.api.resources import BUILTIN
+from coterie.kube.api.resources import BUILTIN, USAGE
 from coterie.kube.api.types.rbac import ClusterRole
 from coterie.kube.apiserver.auth.authn import ANONYMOUS
 from coterie.kube.apiserver.auth.default_roles import AUTOUPDATE, default_objects, parse_rule, reconcile
@@ -251,13 +251,13 @@ def test_default_objects_are_well_formed_and_sums_are_added_up():
 def test_default_roles_speak_of_resources_that_exist():
     """Guards against typing errors; what we do not serve but Kubernetes does is named here."""
     not_served = {"certificatesigningrequests"}
-    known = {(each.group, each.plural) for each in BUILTIN}
+    known = {(each.group, each.plural) for each in (*BUILTIN, *USAGE)}
     for each in DEFAULTS:
         for rule in each.get("rules", ()):
             for group in rule.get("apiGroups", ()):
                 for resource in rule.get("resources", ()):
                     plural = resource.partition("/")[0]
-                    if "*" in (group, plural) or group == "kuscia.secretflow" or plural in not_served:
+                    if "*" in (group, plural) or group in ("kuscia.secretflow", "coterie.io") or plural in not_served:
                         continue
                     assert (group, plural) in known, f"{each['metadata']['name']}: {group}/{resource}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import orjson
@@ -125,6 +126,34 @@ async def test_the_metrics_of_pods_that_serve_some(api: Api, agent: Agent) -> No
     assert [each["value"] for each in some["items"]] == ["3"]
     none = await api.refused(404, "GET", f"{CUSTOM}/*/queue_length?labelSelector=app%3Ddb")
     assert "prometheus.io/port" in none.message
+
+
+async def test_an_agent_is_believed_about_its_own_pods_only(api: Api, agent: Agent) -> None:
+    """Agents of other domains report here too: they must not decide what an autoscaler sees of our pods."""
+    uid = (await api.post(PODS, pod("elsewhere")))["metadata"]["uid"]
+    await api.post(f"{PODS}/elsewhere/binding", {"target": {"name": "silent"}})
+    reference = {"name": "elsewhere", "namespace": "default", "uid": uid}
+    agent.summary["pods"].append({"podRef": reference, "containers": [{"name": "main", **used(10**9, 1)}]})
+    await api.refused(404, "GET", f"{METRICS}/namespaces/default/pods/elsewhere")
+    found = await api.get(f"{METRICS}/namespaces/default/pods")
+    assert [each["metadata"]["name"] for each in found["items"]] == ["p", "q"]
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        {},
+        {"node": {}},
+        {"node": used(-1, 1)},
+        {"node": used(2**70, 1)},
+        {"node": used(1, 1), "pods": [{"podRef": 5}]},
+        [],
+    ],
+)
+async def test_strange_figures_leave_the_node_out(api: Api, agent: Agent, summary: Any) -> None:
+    agent.summary = summary
+    assert (await api.get(f"{METRICS}/nodes"))["items"] == []
+    assert (await api.get(f"{METRICS}/pods"))["items"] == []
 
 
 async def test_engines_announce_metrics_in_their_own_words(agent: Agent) -> None:

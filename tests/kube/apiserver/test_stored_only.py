@@ -82,6 +82,13 @@ async def test_a_value_without_effect_warns(api: Api) -> None:
     assert (await api.call("POST", SERVICES, service("b", "ClusterIP"))).warnings() == []
 
 
+@pytest.mark.parametrize("kind", ["PersistentVolume", "PersistentVolumeClaim"])
+def test_block_volumes_warn(kind: str) -> None:
+    (found,) = warnings_for("", kind, {"spec": {"volumeMode": "Block"}}, {})
+    assert "pods cannot use this" in found
+    assert warnings_for("", kind, {"spec": {"volumeMode": "Filesystem"}}, {}) == []
+
+
 def test_tables_of_extensions_count() -> None:
     (group, kind), sentence = next(iter(kinds.STORED_ONLY.items()))
     assert warnings_for(group, kind, {}, kinds.STORED_ONLY) == [sentence]

@@ -354,3 +354,23 @@ async def test_a_product_may_allow_fewer_replicas() -> None:
         assert await replicas(w) == 3
         status = await w.status(HPA, "web")
         assert reason(status, "ScalingLimited") == ("True", "QuotaExceeded") and status["desiredReplicas"] == 3
+
+
+class _Broken:
+    """Fails for one target."""
+
+    def allow(self, request: ScaleRequest) -> ScaleAllowance | None:
+        if request.name == "bad":
+            raise RuntimeError("it is broken")
+        return None
+
+
+async def test_one_that_fails_does_not_stop_the_others() -> None:
+    make = partial(controller.make, scale_hook=_Broken())
+    async with world(("horizontal-pod-autoscaler", make), *MAKES[1:]) as w:
+        load = Load(w, bad="90m", web="90m")
+        await started(w, "bad", "web")
+        await w.client.create(HPA, scaler("bad"))
+        await w.client.create(HPA, scaler("web"))
+        await pass_time(w, load, 45)
+        assert [await replicas(w, name) for name in ("bad", "web")] == [2, 6]

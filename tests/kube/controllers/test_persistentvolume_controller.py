@@ -320,6 +320,16 @@ async def test_a_local_path_volume_comes_and_goes_with_its_claim() -> None:
         await gone(w, PV, name)
 
 
+async def test_a_pod_without_a_node_does_not_hold_a_claim() -> None:
+    async with world(MAKE) as w:
+        w.nodes = []
+        await w.client.create(PVC, claim_body("c"))
+        await w.client.create(POD, user("p", "c"))
+        await w.settle(1)
+        await w.client.delete(PVC, "c", "default")
+        await gone(w, PVC, "c")
+
+
 async def test_a_node_that_goes_before_the_volume_is_made_is_chosen_anew() -> None:
     async with world(MAKE) as w:
         await w.client.create(PVC, claim_body("c"))

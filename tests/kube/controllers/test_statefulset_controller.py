@@ -359,6 +359,18 @@ def collector(client: Any, informers: Any, clock: Any) -> GarbageCollector:
     return GarbageCollector(client, clock=clock)
 
 
+async def test_a_pod_that_waits_gets_a_claim_that_was_deleted_again() -> None:
+    async with world(MAKE, ("persistentvolume-controller", persistentvolume.make)) as w:
+        w.outcome = lambda p: "Pending"
+        await w.client.create(STS, web(1, volumeClaimTemplates=[claim()]))
+        await w.settle(2)
+        first = await w.get(PVC, "data-web-0")
+        await w.client.patch(PVC, "data-web-0", "default", {"metadata": {"finalizers": None}})
+        await w.client.delete(PVC, "data-web-0", "default")
+        await true(w, lambda: _claims(w, ["data-web-0"]))
+        assert (await w.get(PVC, "data-web-0"))["metadata"]["uid"] != first["metadata"]["uid"]
+
+
 async def test_claims_go_with_scaled_pods_and_with_the_set_when_asked_for() -> None:
     async with world(MAKE, ("persistentvolume-controller", persistentvolume.make), collector) as w:
         policy = {"whenScaled": "Delete", "whenDeleted": "Delete"}

@@ -12,7 +12,7 @@ from fake_api import FakeApi
 
 from coterie.base.tasks import TaskOwner
 from coterie.kube.api.types.core import NAMESPACES
-from coterie.kube.api.types.network import ENDPOINTS, SERVICES
+from coterie.kube.api.types.network import ENDPOINT_SLICES, ENDPOINTS, SERVICES
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.informers import Informers
 from coterie.kube.network.dns.answer import answer
@@ -123,6 +123,29 @@ async def test_names_of_all_namespaces_except_other_domains() -> None:
         assert told(keeper, "web.bob.svc") == ["A 10.0.0.2"]
         await client.patch(NAMESPACES, "bob", "", {"metadata": {"labels": {"foreign": "yes"}}})
         await until(lambda: told(keeper, "web.bob.svc") == ["A 127.0.1.1"])
+
+
+async def test_slices_that_somebody_wrote_count_and_those_of_controllers_are_the_endpoints() -> None:
+    api = FakeApi()
+    managed = {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
+
+    def slices(name: str, ips: list[str], labels: dict[str, str], **conditions: bool) -> None:
+        endpoints = [{"addresses": [ip], "hostname": f"h{ip[-1]}", "conditions": conditions} for ip in ips]
+        meta = {"labels": {"kubernetes.io/service-name": "web", **labels}}
+        ports = [{"name": "http", "port": 80, "protocol": "TCP"}]
+        api.seed("endpointslices", name, "alice", metadata=meta, addressType="IPv4", endpoints=endpoints, ports=ports)
+
+    api.seed("services", "web", "alice", spec={"clusterIP": "None", "ports": [{"name": "http", "port": 80}]})
+    slices("mine", ["10.0.0.1"], {})
+    slices("late", ["10.0.0.2"], {}, ready=False)
+    slices("made", ["10.0.0.3"], managed)
+    client = api.client()
+    async with keeping(api) as keeper:
+        assert told(keeper, "web.alice.svc") == told(keeper, "h1.web.alice.svc") == ["A 10.0.0.1"]
+        found = answer(question("_http._tcp.web.alice.svc", RecordType.SRV), keeper.zone)
+        assert [shown(each) for each in found.answers] == ["SRV 80 h1.web.alice.svc"]
+        await client.delete(ENDPOINT_SLICES, "mine", "alice")
+        await until(lambda: told(keeper, "web.alice.svc") == ["NOERROR"])
 
 
 async def test_addresses_of_pods_and_services_lead_back_to_names() -> None:

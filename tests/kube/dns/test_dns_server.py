@@ -229,6 +229,17 @@ async def test_some_clients_get_own_names_only() -> None:
         assert other.asked == []
 
 
+@pytest.mark.parametrize("own_only", ["", "127.0.0.2/32"])
+async def test_names_of_addresses_are_not_for_everybody(own_only: str) -> None:
+    """A client that could ask for all addresses in turn would learn what runs in the pod network."""
+    name = packet("1.0.0.10.in-addr.arpa", RecordType.PTR)
+    async with serving(api_with("10.0.0.1"), own_only=own_only) as server:
+        for source, refused in (("127.0.0.1", False), ("127.0.0.2", bool(own_only)), ("127.0.0.1", False)):
+            reply = wire.read_reply(await ask_udp(server.port, name, source=source))
+            assert reply.code == (ResponseCode.REFUSED if refused else ResponseCode.NOERROR)
+            assert len(reply.answers) == (0 if refused else 1)
+
+
 async def test_what_upstream_denies_is_denied() -> None:
     soa = soa_record(name_of("com"), 1, 60)
     async with (

@@ -14,8 +14,10 @@ from fake_api import FakeApi
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.tasks import TaskOwner
+from coterie.kube.api.errors import Forbidden
 from coterie.kube.api.types.network_policies import NETWORK_POLICIES
 from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.network.pods.netlink import NetlinkMessage
 from coterie.kube.network.policies.enforcer import PolicyEnforcer, PolicySettings
@@ -49,8 +51,10 @@ class FakeKernel:
 
 
 @asynccontextmanager
-async def enforcing(api: FakeApi, kernel: FakeKernel, **settings: Any) -> AsyncIterator[PolicyEnforcer]:
-    client = api.client()
+async def enforcing(
+    api: FakeApi, kernel: FakeKernel, client: Client | None = None, **settings: Any
+) -> AsyncIterator[PolicyEnforcer]:
+    client = client or api.client()
     informers = Informers(client)
     chosen = PolicySettings(
         "n1",
@@ -177,6 +181,27 @@ async def test_a_node_of_one_namespace_asks_for_no_other() -> None:
         before = len(kernel.batches)
         await enforcer.add_pod(msgspec.convert(pod("b", namespace="alice") | {"spec": {"hostNetwork": True}}, Pod), "1")
         assert len(kernel.batches) == before
+
+
+async def test_a_control_plane_that_shows_no_policies_stops_no_pod() -> None:
+    api, kernel = FakeApi(), FakeKernel()
+    client = api.client()
+    whole = client.list
+
+    async def refusing(kind: Any, namespace: str = "", **options: Any) -> Any:
+        if kind is NETWORK_POLICIES and not allowed:
+            raise Forbidden("networkpolicies is forbidden")
+        return await whole(kind, namespace, **options)
+
+    allowed: list[bool] = []
+    client.list = refusing  # type: ignore[method-assign, assignment]
+    api.seed("namespaces", "default")
+    deny(api)
+    async with enforcing(api, kernel, client) as enforcer:
+        starting = msgspec.convert(pod("a"), Pod)
+        await enforcer.add_pod(starting, "100.96.0.2")
+        enforcer.remove_pod("uid-a")
+        assert kernel.batches == [] and kernel.opened == 0
 
 
 # --- the plan -------------------------------------------------------------------------------------------------------

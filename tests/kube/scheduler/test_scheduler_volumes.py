@@ -250,3 +250,19 @@ async def test_a_pod_says_what_it_waits_for() -> None:
         body["metadata"].pop("uid")
         await client.create(PV, body)
         await until(client, "p", is_bound)
+
+
+async def test_a_scheduler_stops_while_a_volume_is_waited_for() -> None:
+    async with cluster(others=binder) as client:
+        await make_class(client, "later", provisioner="example.com/x")
+        await add_node(client, "n0")
+        await client.create(PVC, new_claim("data", storageClassName="later"))
+        await add_pod(client, user("p", "data"))
+        chosen = await wait_for(
+            client, PVC, "data", "default",
+            lambda c: c is not None and "volume.kubernetes.io/selected-node" in (c["metadata"].get("annotations") or {}),
+            5,
+        )  # fmt: skip
+        assert chosen is not None
+        assert not is_bound(await client.get(PODS.as_dynamic, "p", "default"))
+        # Leaving the cluster waits for the scheduler: it ends although nobody made the volume.

@@ -175,13 +175,16 @@ async def test_an_address_belongs_to_the_pod_that_got_it_last() -> None:
     ],
     ids=["of-another-node", "not-of-engines", "of-no-node", "node-unknown", "own-node", "no-task"],
 )
-async def test_what_is_no_engine_of_its_node_is_not_registered(node: str, address: str, marks: dict[str, str]) -> None:
+async def test_what_is_no_engine_of_its_node_is_not_registered(
+    node: str, address: str, marks: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     async with scene() as made:
         before = made.known
         await made.address(await made.pod("t-0", node, **marks), address)
         await settled()
         assert made.known == before
         assert not (await made.client.get(POD, "t-0", "alice"))["status"].get("conditions")
+    assert ("cannot use the gateway" in caplog.text) == (node != "node-1" and not marks)
 
 
 async def test_ordinary_pods_of_the_domains_nodes_are_known_by_their_range() -> None:

@@ -70,7 +70,8 @@ def test_an_engine_of_a_node_without_a_range_is_not_known() -> None:
 
 
 class Network:
-    def __init__(self) -> None:
+    def __init__(self, informers: Informers) -> None:
+        self.informers = informers
         self.given: list[list[str]] = []
         self.failures = 0
 
@@ -82,17 +83,18 @@ class Network:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[tuple[Client, Network]]:
+async def running(nodes: int = 2) -> AsyncIterator[tuple[Client, Network]]:
     store = MemoryStore()
     await store.open()
     server = ApiServer(store, Settings(), SYSTEM_CLOCK)
     await server.start()
     client = Client(InProcessTransport(server.handle, ADMIN))
     await client.create(NAMESPACE, {"metadata": {"name": "alice"}})
-    for number, cidr in ((1, "100.96.0.0/20"), (2, RANGE)):
+    for number, cidr in ((1, "100.96.0.0/20"), (2, RANGE))[:nodes]:
         meta = {"name": f"node-{number}", "labels": {"domain": "alice"}}
         await client.create(NODE, {"metadata": meta, "spec": {"podCIDR": cidr}})
-    informers, network = Informers(client), Network()
+    informers = Informers(client)
+    network = Network(informers)
     groups = RemoteGroups(
         informers, classify, network.apply, SYSTEM_CLOCK, domain="alice", node="node-1", selector="domain=alice"
     )
@@ -150,6 +152,15 @@ async def test_a_range_that_comes_later_counts() -> None:
         await make(client, pod("100.96.40.7", node="node-3"))
         await client.patch(NODE, "node-3", "", {"spec": {"podCIDR": "100.96.32.0/20"}})
         await until(lambda: network.given[-1] == ["100.96.40.7"])
+
+
+async def test_a_node_that_is_alone_follows_no_pods() -> None:
+    async with running(nodes=1) as (client, network):
+        assert len(network.informers) == 1, "that of Nodes"
+        await make(client, pod())
+        await client.create(NODE, {"metadata": {"name": "node-2", "labels": {"domain": "alice"}}})
+        await client.patch(NODE, "node-2", "", {"spec": {"podCIDR": RANGE}})
+        await until(lambda: network.given[-1] == [ADDRESS])
 
 
 async def test_what_failed_is_tried_again() -> None:

@@ -14,11 +14,15 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from fake_api import FakeApi
 from gateway_kit import HOSTS, Domain, call, echo, free_port, make_inputs, route, running, streaming_echo
 from ingress_kit import backend, dns, endpoints, ingress, key_pair, rule, secret, service
 
+from coterie.base.tasks import TaskOwner
+from coterie.kube.api.types.ingress import INGRESSES
+from coterie.kube.client.informers import Informers
 from coterie.kube.network.ingress.plan import IngressObjects, ingress_table
-from coterie.kuscia.gateway.ingress_status import point_of, points
+from coterie.kuscia.gateway.ingress_status import IngressStatuses, point_of, points
 from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, Protocol, SnapshotInputs, SocketAddress, Tuning
 from coterie.kuscia.gateway.pod_upstreams import is_ordinary_pod
 from coterie.kuscia.gateway.snapshot import snapshot
@@ -349,6 +353,35 @@ def test_status_lists_where_an_ingress_is_served() -> None:
     assert points((other,), own, served=True, alone=False) == (other, own)
     assert points((own, other), own, served=True, alone=False) == (own, other)
     assert points((own, other), own, served=False, alone=True) == (other,)
+
+
+async def test_a_status_is_written_when_envoy_serves_the_ingress() -> None:
+    api = FakeApi()
+    for name, namespace in (("shop", "alice"), ("shop", "bob"), ("other", "alice")):
+        api.seed("ingresses", name, namespace, spec={})
+    client = api.client()
+    informers = Informers(client)
+    point = point_of(IngressListeners(SocketAddress("10.0.0.1", 8080)), "")
+    statuses = IngressStatuses(client, informers, "alice", point)
+
+    async def listed(name: str, namespace: str = "alice") -> list[str]:
+        found = await client.get(INGRESSES, name, namespace)
+        return [each.ip for each in found.status.load_balancer.ingress or ()]
+
+    async with TaskOwner("test") as owner, asyncio.timeout(30):
+        owner.start("informers", informers.run())
+        owner.start("statuses", statuses.controller.run())
+        statuses.served(frozenset({"shop"}))
+        while await listed("shop") != ["10.0.0.1"]:
+            await asyncio.sleep(0.01)
+        assert await listed("shop", "bob") == await listed("other") == []
+        wrong = {"status": {"loadBalancer": {"ingress": [{"ip": "6.6.6.6"}]}}}
+        await client.patch(INGRESSES, "shop", "alice", wrong, subresource="status")
+        while await listed("shop") != ["10.0.0.1"]:
+            await asyncio.sleep(0.01)
+        statuses.served(frozenset())
+        while await listed("shop"):
+            await asyncio.sleep(0.01)
 
 
 def replace_ip(point: Any, ip: str) -> Any:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import msgspec
 import orjson
 
 from coterie.base.clock import Clock, rfc3339
@@ -27,8 +29,20 @@ Object = dict[str, Any]
 GROUP = "custom.metrics.k8s.io"
 _PORT, _PATH, _SCRAPE = "prometheus.io/port", "prometheus.io/path", "prometheus.io/scrape"
 _AT_ONCE = 32
+_LONGEST = 86400.0
 _GREATEST = 9e15
 """A quantity in thousandths holds no more."""
+
+
+class _Series(msgspec.Struct, frozen=True, rename="camel"):
+    value: float
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    window_seconds: float = 0.0
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    samples: tuple[_Series, ...]
+    time: str = ""
 
 
 class CustomMetricsApi:
@@ -98,13 +112,13 @@ class CustomMetricsApi:
         query = urlencode({"port": port, "path": path, "metric": metric})
         where = f"/podMetrics/{quote(meta['namespace'])}/{quote(meta['name'])}?{query}"
         try:
-            answer = await self._proxy.get_json(node.load(), where)
-        except errors.ApiError:
+            answer = msgspec.convert(await self._proxy.get_json(node.load(), where), _Answer)
+        except (errors.ApiError, msgspec.ValidationError):
             return None
-        series = [each for each in answer["samples"] if chosen.matches(each["labels"])]
+        series = [each for each in answer.samples if chosen.matches(each.labels) and isfinite(each.value)]
         if not series:
             return None
-        total = min(max(sum(float(each["value"]) for each in series), -_GREATEST), _GREATEST)
+        total = min(max(sum(each.value for each in series), -_GREATEST), _GREATEST)
         return {
             "describedObject": {
                 "kind": "Pod",
@@ -113,12 +127,12 @@ class CustomMetricsApi:
                 "apiVersion": "/v1",
             },
             "metric": {"name": metric, "selector": None},
-            "timestamp": answer.get("time") or rfc3339(self._clock.now()),
+            "timestamp": answer.time or rfc3339(self._clock.now()),
             "value": str(quantity.from_milli(round(total * 1000))),
             **_window(series),
         }
 
 
-def _window(series: Sequence[Object]) -> Object:
-    seconds = max(float(each.get("windowSeconds") or 0) for each in series)
-    return {"windowSeconds": round(seconds)} if seconds else {}
+def _window(series: Sequence[_Series]) -> Object:
+    seconds = max(each.window_seconds for each in series)
+    return {"windowSeconds": round(seconds)} if 0 < seconds < _LONGEST else {}

@@ -71,7 +71,19 @@ class StoredOnlyValue:
     sentence: str
 
 
+_BLOCK = StoredOnlyValue(
+    ("spec", "volumeMode"), "Block", "spec.volumeMode: Block: nodes mount file systems only; pods cannot use this"
+)
 STORED_ONLY_VALUES: Mapping[KindKey, tuple[StoredOnlyValue, ...]] = {
+    ("", "PersistentVolume"): (
+        _BLOCK,
+        StoredOnlyValue(
+            ("spec", "persistentVolumeReclaimPolicy"),
+            "Recycle",
+            "spec.persistentVolumeReclaimPolicy: Recycle: there is no recycler; a released volume becomes Failed",
+        ),
+    ),
+    ("", "PersistentVolumeClaim"): (_BLOCK,),
     ("", "Service"): (
         StoredOnlyValue(
             ("spec", "type"),

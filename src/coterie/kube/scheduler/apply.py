@@ -22,7 +22,7 @@ from coterie.kube.scheduler.effects import Bind, Effect, Evict, PluginEffect, Re
 from coterie.kube.scheduler.engine import SchedulingEngine
 from coterie.kube.scheduler.facts import PodFacts
 from coterie.kube.scheduler.plugin import SchedulerPlugin
-from coterie.kube.scheduler.volume_binding import VolumeBinder, VolumesNotBound
+from coterie.kube.scheduler.volume_binding import SchedulerStops, VolumeBinder, VolumesNotBound
 
 _log = logger("scheduler")
 _PLAIN_PODS = PODS.as_dynamic
@@ -66,7 +66,7 @@ class Applier:
                 await self._volumes.bind(pod, node, lambda: self._current(pod) is not None)
             except (VolumesNotBound, *_Failure) as error:
                 _log.debug("Volumes of a pod could not be bound", pod=str(pod.key), node=node, why=str(error))
-                if self._current(pod) is not None:
+                if self._current(pod) is not None and not isinstance(error, SchedulerStops):
                     self._events.warning(reference_to(pod), "FailedScheduling", f"running PreBind: {error}")
                 self._engine.bind_failed(pod)
                 return

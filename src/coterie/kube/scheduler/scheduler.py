@@ -75,8 +75,8 @@ class Scheduler:
         self._claims = informers.get(CLAIMS)
         self._volumes = informers.get(VOLUMES)
         self._classes = informers.get(STORAGE_CLASSES)
-        binder = VolumeBinder(client, engine.volumes, self._claims, self._nodes.cache, clock)
-        self._applier = Applier(client, engine, self._pods.cache, events, clock, plugins, binder)
+        self._binder = VolumeBinder(client, engine.volumes, self._claims, self._nodes.cache, clock)
+        self._applier = Applier(client, engine, self._pods.cache, events, clock, plugins, self._binder)
         self._lanes = [_EffectQueue() for _ in range(workers)]
         self._plugin_effects: dict[ObjectKey, deque[Effect]] = {}
         self._owner = TaskOwner(self.name)
@@ -105,6 +105,7 @@ class Scheduler:
 
     def stop(self) -> None:
         self._stopping = True
+        self._binder.stop()
         self._changed.set()
 
     # Seeing.

@@ -31,6 +31,10 @@ class VolumesNotBound(Exception):
     """The pod is tried again; the message says why."""
 
 
+class SchedulerStops(VolumesNotBound):
+    """Nothing went wrong."""
+
+
 class VolumeBinder:
     def __init__(
         self,
@@ -46,7 +50,15 @@ class VolumeBinder:
         self._nodes = nodes
         self._clock = clock
         self._waiting: dict[ObjectKey, set[asyncio.Event]] = {}
+        self._stopping = False
         claims.add_handler(self._changed)
+
+    def stop(self) -> None:
+        """Nobody waits any longer: the next scheduler goes on where the claims are then."""
+        self._stopping = True
+        for events in self._waiting.values():
+            for event in events:
+                event.set()
 
     def _changed(self, change: ObjectChange[PersistentVolumeClaim]) -> None:
         for event in self._waiting.get(change.object.key, ()):
@@ -103,6 +115,8 @@ class VolumeBinder:
         asked: set[ObjectKey] = set()
         while True:
             changed.clear()
+            if self._stopping:
+                raise SchedulerStops("the scheduler stops")
             if not still_wanted():
                 raise VolumesNotBound("the pod is gone or has changed")
             found = [self._claims.cache.by_key(key) for key in keys]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from coterie.base.clock import Clock, rfc3339
+from coterie.base.log import logger
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.runtimes.runp.network_access import engine_range, ordinary_range
 from coterie.kube.api.errors import Conflict, NotFound
@@ -30,6 +31,8 @@ from coterie.kube.control.controller import Controller, Watches
 from coterie.kuscia.api import labels
 from coterie.kuscia.engine import peers
 from coterie.kuscia.engine.engine_plugin import EngineCallers
+
+log = logger("engine.remote")
 
 EVERYTHING = frozenset({"*"})
 """What ordinary pods may call: all that the gateway leads to."""
@@ -85,6 +88,7 @@ class RemoteEngines:
         """By pod: its uid and the address by which it is registered."""
         self._holders: dict[str, str] = {}
         """By address: the pod that has it."""
+        self._warned: set[str] = set()
         self._ranges: dict[str, str] = {}
         """By node: where its ordinary pods are."""
         watches = (Watches(self._pods, self._pod_keys), Watches(self._nodes, self._node_keys))
@@ -128,11 +132,32 @@ class RemoteEngines:
         if known is not None and (pod is None or known != (pod.metadata.uid, address)):
             self._forget(name)
         if pod is None or not address:
+            if pod is not None:
+                self._warn(pod)
+            else:
+                self._warned.discard(name)
             return
         if name not in self._known and not await self._register(pod, address):
             return
         await self._callers.loaded(address, _LOAD_SECONDS)
         await self._confirm(pod, address)
+
+    def _warn(self, pod: Pod) -> None:
+        """Of an engine that waits in vain: its node would only say that it was not registered."""
+        meta, address = pod.metadata, pod.status.pod_ip
+        marks = {"namespace": meta.namespace, "labels": meta.labels, "annotations": meta.annotations}
+        waits = address and not pod.ended and not pod.spec.host_network
+        if not waits or meta.name in self._warned or not peers.is_task_pod({"metadata": marks}, self._domain):
+            return
+        self._warned.add(meta.name)
+        node = self._nodes.cache.get(pod.spec.node_name)
+        log.warning(
+            "An engine cannot use the gateway: its address is none that its node has for engines",
+            pod=meta.name,
+            address=address,
+            node=pod.spec.node_name,
+            cidr=node.spec.pod_cidr if node is not None else "",
+        )
 
     async def _register(self, pod: Pod, address: str) -> bool:
         """False: no engine, or gone."""

@@ -16,7 +16,7 @@ from coterie.kube.agent.runtimes.runp.network_access import engine_range
 from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.types.nodes import NODES, Node
 from coterie.kube.api.types.pods import PODS
-from coterie.kube.client.informer import ObjectChange
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.client.informers import Informers
 
 _log = logger("engine.remote")
@@ -60,7 +60,10 @@ class RemoteGroups:
     ) -> None:
         """`node`: this one, whose pods are known here; `selector`: of the domain's Nodes; `apply`: given all of them."""
         self.ready = asyncio.Event()
-        self._pods = informers.get(PODS.as_dynamic, domain)
+        self._informers = informers
+        self._domain = domain
+        self._pods: Informer[Object] | None = None
+        """Asked for when there is another node: most domains have one."""
         self._nodes = informers.get(NODES, labels=selector)
         self._classify = classify
         self._apply = apply
@@ -75,13 +78,16 @@ class RemoteGroups:
         self._wake.set()
 
     async def run(self) -> None:
-        await self._pods.ready.wait()
         await self._nodes.ready.wait()
-        removes = [self._pods.add_handler(self._pod_changed), self._nodes.add_handler(self._node_changed)]
+        removes = [self._nodes.add_handler(self._node_changed)]
         backoff = Backoff(_RETRY)
         try:
             while not self._stop.is_set():
                 self._wake.clear()
+                if self._pods is None and self._has_others():
+                    self._pods = self._informers.get(PODS.as_dynamic, self._domain)
+                    await self._pods.ready.wait()
+                    removes.append(self._pods.add_handler(self._pod_changed))
                 try:
                     await self._apply(sorted(self._found.values(), key=lambda each: each.address))
                 except RuntimeFailure as problem:
@@ -94,6 +100,9 @@ class RemoteGroups:
         finally:
             for remove in removes:
                 remove()
+
+    def _has_others(self) -> bool:
+        return any(node.metadata.name != self._node for node in self._nodes.cache.list())
 
     def _pod_changed(self, change: ObjectChange[Object]) -> None:
         self._note(change.object, gone=change.type == "deleted")
@@ -112,6 +121,9 @@ class RemoteGroups:
 
     def _node_changed(self, change: ObjectChange[Node]) -> None:
         if change.old is not None and change.old.spec.pod_cidr == change.object.spec.pod_cidr:
+            return
+        if self._pods is None:
+            self._wake.set()
             return
         for pod in self._pods.cache.list():
             if (pod.get("spec") or {}).get("nodeName") == change.object.metadata.name:

@@ -23,15 +23,16 @@ class IngressStatuses:
         domain: str,
         point: LoadBalancerPoint,
         *,
+        watched: str = "",
         alone: Callable[[], bool] = lambda: True,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`point`: where this gateway serves. `alone`: whether the domain has no other gateway now."""
+        """`point`: where this gateway serves. `watched`: the namespace that is watched; empty: all. `alone`: whether the domain has no other gateway now."""
         self._client = client
         self._domain = domain
         self._point = point
         self._alone = alone
-        self._ingresses = informers.get(INGRESSES, domain)
+        self._ingresses = informers.get(INGRESSES, watched)
         self._served: frozenset[str] = frozenset()
         watches: list[Watches[Ingress, ObjectKey]] = [Watches(self._ingresses, lambda each: [each.key])]
         self.controller: Controller[ObjectKey] = Controller("ingressstatus", self._reconcile, watches, clock=clock)
@@ -43,7 +44,7 @@ class IngressStatuses:
 
     async def _reconcile(self, key: ObjectKey) -> Result:
         ingress = self._ingresses.cache.by_key(key)
-        if ingress is None or ingress.metadata.deleting:
+        if ingress is None or ingress.metadata.deleting or key.namespace != self._domain:
             return DONE
         current = ingress.status.load_balancer.ingress or ()
         wanted = points(current, self._point, served=key.name in self._served, alone=self._alone())

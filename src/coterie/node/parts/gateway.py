@@ -254,7 +254,8 @@ def _ingress_statuses(
         if where is not None:
             _log.warning("Ingresses are served to everybody who reaches this port", port=str(where), protocol=name)
     point = point_of(settings.ingress, address or _reached_at(settings))
-    return IngressStatuses(client, informers, settings.domain, point, alone=alone, clock=clock)
+    watched = "" if settings.control_plane else settings.domain
+    return IngressStatuses(client, informers, settings.domain, point, watched=watched, alone=alone, clock=clock)
 
 
 def _reached_at(settings: GatewaySettings) -> str:

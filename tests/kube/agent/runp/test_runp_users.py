@@ -283,3 +283,28 @@ def test_modes_of_the_registry_are_private(tmp_path: Path) -> None:
     record.touch()
     users.UserRanges(str(directory)).claim(str(record), None)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+async def test_a_local_volume_keeps_its_owners_from_pod_to_pod(ranged: RunpHarness, tmp_path: Path) -> None:
+    await _check_local_volume(ranged, tmp_path)
+
+
+async def test_a_local_volume_keeps_its_owners_without_mapped_mounts(unmapped: RunpHarness, tmp_path: Path) -> None:
+    await _check_local_volume(unmapped, tmp_path)
+
+
+async def _check_local_volume(harness: RunpHarness, tmp_path: Path) -> None:
+    """The files of a PersistentVolume belong to the users of whoever mounts it next, whatever its range is."""
+    volume = tmp_path / "volumes" / "pvc-1"
+    volume.mkdir(parents=True)
+    volume.chmod(0o777)
+    mounts = (Mount(volume, "/v"),)
+    await harness.start("sleep 600", "holds", uid="a-range-that-is-taken")
+    script = "umask 077; echo one > /v/file; chown 33 /v/file; echo own > /v/mine"
+    await harness.start(script, uid="first", mounts=mounts)
+    await harness.ended(uid="first")
+    await harness.runtime.remove_pod("first")
+    await harness.runtime.remove_pod("a-range-that-is-taken")
+    text = await harness.output("cat /v/mine; stat -c %u /v/file /v/mine; echo two >> /v/mine", mounts=mounts)
+    assert text == "own\n33\n0\n"
+    assert (volume / "mine").read_text() == "own\ntwo\n"

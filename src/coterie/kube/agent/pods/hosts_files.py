@@ -21,7 +21,12 @@ def hosts_file(pod: Object, pod_ip: str, dns: DnsSettings) -> str:
     ]
     names = [hostname]
     if spec.get("subdomain"):
-        names.insert(0, f"{hostname}.{spec['subdomain']}.{key.namespace}.svc")
+        short = f"{hostname}.{spec['subdomain']}.{key.namespace}.svc"
+        full = [f"{short}.{dns.cluster_domain}"] if dns.cluster_domain else []
+        # The first is what `hostname -f` says.
+        names = (
+            [short, *full, hostname] if not full or key.namespace == dns.domain_namespace else [*full, short, hostname]
+        )
     if pod_ip:
         lines.append(f"{pod_ip}\t{' '.join(names)}")
     lines += [f"{address}\t{' '.join(names)}" for address, names in dns.hosts]

@@ -29,6 +29,7 @@ from coterie.kube.agent.runtimes.protocol import (
     RuntimeFailure,
 )
 from coterie.kube.agent.settings import AgentSettings
+from coterie.kube.agent.volumes import directories
 from coterie.kube.agent.volumes.volumes import PodVolumes
 from coterie.kube.api.errors import ApiError, Conflict, NotFound
 from coterie.kube.api.meta import Object
@@ -123,6 +124,7 @@ async def _prepare(tools: WorkerContext, pod: Object, network: PodNetworkClass, 
         group=network.group,
         limits=pod_limits(pod, tools.default_limits()),
         sysctls=security_context.sysctls_of(pod),
+        memory_volumes=_memory_volumes(tools, pod),
     )
     try:
         await tools.runtime.prepare_pod(sandbox)
@@ -130,6 +132,17 @@ async def _prepare(tools: WorkerContext, pod: Object, network: PodNetworkClass, 
         raise OperationFailed("FailedCreatePodSandBox", problem.message) from problem
     except OSError as error:
         raise OperationFailed("FailedCreatePodSandBox", str(error)) from error
+
+
+def _memory_volumes(tools: WorkerContext, pod: Object) -> tuple[tuple[Path, int], ...]:
+    """Those that are not in memory yet."""
+    memory = pod_limits(pod, tools.default_limits()).memory_bytes
+    found = []
+    for volume in pod_model.spec_of(pod).get("volumes") or ():
+        source, path = volume.get("emptyDir") or {}, tools.directory(pod_model.uid_of(pod)) / "volumes" / volume["name"]
+        if directories.is_in_memory(source) and not path.is_mount():
+            found.append((path, directories.memory_size(source, memory)))
+    return tuple(found)
 
 
 def pod_network(plugins: Sequence[AgentPlugin], pod: Object) -> PodNetworkClass:

@@ -127,6 +127,8 @@ class PodSandbox:
     """What all containers together may use: CPU, memory, processes."""
     sysctls: Mapping[str, str] = field(default_factory=dict)
     """Of the pod's own network."""
+    memory_volumes: tuple[tuple[Path, int], ...] = ()
+    """Directories that should lie in memory, with the largest size (0: any), where the agent could not mount them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,21 +20,28 @@ _MNT_DETACH = 2
 
 
 def empty_directory(path: Path, source: Object, group: int | None, memory: int = 0) -> None:
-    """An emptyDir. In memory when asked for and when we may mount; otherwise a plain directory, said once. `memory` is
-    the pod's limit, which bounds what lies in memory; 0: none."""
+    """An emptyDir. In memory when asked for and when we may mount; otherwise a plain directory, which the runtime may cover.
+    `memory` is the pod's limit, which bounds what lies in memory; 0: none."""
     fresh = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
-    if source.get("medium") == "Memory" and not os.path.ismount(path):
-        wanted = quantity.parse(source["sizeLimit"]).value() if source.get("sizeLimit") else 0
-        size = min(wanted or memory, memory or wanted)
-        options = f"mode=0777,size={size}" if size else "mode=0777"
-        if not mount_tmpfs(path, options):
-            log.warning("A memory volume lies on disk: this user may not mount", volume=path.name)
+    if is_in_memory(source) and not os.path.ismount(path):
+        size = memory_size(source, memory)
+        mount_tmpfs(path, f"mode=0777,size={size}" if size else "mode=0777")
     if fresh:
         # Whoever the container runs as must be able to write, as in any emptyDir.
         path.chmod(0o777 if group is None else 0o2777)
         if group is not None and os.geteuid() == 0:
             os.chown(path, -1, group)
+
+
+def is_in_memory(source: Object) -> bool:
+    return bool(source.get("medium") == "Memory")
+
+
+def memory_size(source: Object, memory: int) -> int:
+    """How large an emptyDir in memory may become; 0: no limit."""
+    wanted = quantity.parse(source["sizeLimit"]).value() if source.get("sizeLimit") else 0
+    return min(wanted or memory, memory or wanted)
 
 
 def mount_tmpfs(path: Path, options: str) -> bool:

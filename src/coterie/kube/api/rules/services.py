@@ -222,6 +222,9 @@ def _keep_allocated(new: Obj, old: Obj) -> None:
     has, unless the client changed that too."""
     spec, before = section(new, "spec"), old.get("spec") or {}
     _drop_unneeded(spec, before)
+    address, listed = spec.get("clusterIP"), spec.get("clusterIPs")
+    if address and listed and address != before.get("clusterIP") and listed == before.get("clusterIPs"):
+        spec["clusterIPs"] = [address, *listed[1:]]  # a client that knows one of the two fields only
     if spec.get("type") == "ExternalName" or before.get("type") == "ExternalName":
         return
     if not spec.get("clusterIP") and before.get("clusterIP"):

@@ -168,13 +168,17 @@ class AutoscalerLoop:
         except TransportError as problem:
             self._log.warning("The API could not be reached; trying again in the next round", error=problem)
 
-    @staticmethod
-    async def _each(targets: Sequence[_Target], work: Callable[[_Target], Awaitable[None]]) -> None:
+    async def _each(self, targets: Sequence[_Target], work: Callable[[_Target], Awaitable[None]]) -> None:
         places = asyncio.Semaphore(_AT_ONCE)
 
         async def one(target: _Target) -> None:
             async with places:
-                await work(target)
+                try:
+                    await work(target)
+                except TransportError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - one odd object must not stop the others
+                    self._log.error("An autoscaler failed", error=error, trace=True, key=str(target.autoscaler.key))
 
         await asyncio.gather(*map(one, targets))
 

@@ -55,6 +55,7 @@ from coterie.kube.controllers.persistentvolume.plan import (
     Wait,
     annotation,
     claim_in_use,
+    holds_claims,
     plan_claim,
     plan_volume,
     volume_body,
@@ -75,8 +76,8 @@ class VolumeKey(NamedTuple):
 
 
 def by_claim(pod: Pod) -> list[str]:
-    """Index of pods that have not ended, by the claims they mount."""
-    if pod.ended:
+    """Index of pods that hold claims, by these claims."""
+    if not holds_claims(pod):
         return []
     return [f"{pod.metadata.namespace}/{name}" for name in pod.spec.claim_names]
 
@@ -136,7 +137,7 @@ class VolumeReconciler:
             return False
         # The cache may not know the newest pods yet.
         found = await self._client.list(PODS, claim.metadata.namespace)
-        if claim_in_use(claim, (pod.spec.claim_names for pod in found.items if not pod.ended)):
+        if claim_in_use(claim, (pod.spec.claim_names for pod in found.items if holds_claims(pod))):
             return False
         meta = claim.metadata
         await remove_finalizer(self._client, CLAIMS, meta.name, meta.namespace, FINALIZER_PVC_PROTECTION, uid=meta.uid)

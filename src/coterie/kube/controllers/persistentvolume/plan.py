@@ -29,6 +29,7 @@ from coterie.kube.api.labels import (
 )
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.nodes import Node
+from coterie.kube.api.types.pods import Pod
 from coterie.kube.api.types.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from coterie.kube.api.volume_matching import available_volumes, default_class, is_for, mismatch, reserved_volume
 
@@ -282,6 +283,11 @@ def _reclaim(volume: PersistentVolume) -> VolumeAction:
 # ---- protection
 
 
+def holds_claims(pod: Pod) -> bool:
+    """A pod that has a node and has not ended. One without a node is not given one while its claim is being deleted."""
+    return bool(pod.spec.node_name) and not pod.ended
+
+
 def claim_in_use(claim: PersistentVolumeClaim, used: Iterable[Sequence[str]]) -> bool:
-    """`used`: the claims of each pod of the namespace that has not ended."""
+    """`used`: the claims of each pod of the namespace that holds some."""
     return any(claim.metadata.name in names for names in used)

@@ -99,6 +99,8 @@ class StatefulSetReconciler:
         for pod in self.pods.cache.by_index(CONTROLLER_INDEX, stateful_set.metadata.uid):
             if is_member(stateful_set, pod):
                 await self._own_claims(stateful_set, pod, condemned=pod.metadata.name in condemned)
+                if pod.status.phase == "Pending" and not pod.metadata.deleting:
+                    await self._restore_claims(stateful_set, pod)
         for pod in wanted.relabel:
             patch = {"metadata": {"uid": pod.metadata.uid, "labels": missing_labels(pod)}}
             await self._client.patch(PODS, pod.metadata.name, pod.metadata.namespace, patch)
@@ -145,7 +147,8 @@ class StatefulSetReconciler:
 
     # Claims.
 
-    async def _ensure_claims(self, stateful_set: StatefulSet, ordinal: int) -> None:
+    async def _ensure_claims(self, stateful_set: StatefulSet, ordinal: int, *uids: str) -> None:
+        """`uids`: of the pod that has this ordinal. Raises ClaimNotUsable."""
         pod, meta = pod_name(stateful_set, ordinal), stateful_set.metadata
         for body in claim_bodies(stateful_set, ordinal):
             name = body["metadata"]["name"]
@@ -160,8 +163,15 @@ class StatefulSetReconciler:
                     continue  # the cache is behind; whoever made it, this is its name
                 message = f"create Claim {name} Pod {pod} in StatefulSet {meta.name} success"
                 self._note(stateful_set, "SuccessfulCreate", message)
-            elif claim.metadata.deleting or is_stale(claim.metadata, pod, ()):
+            elif claim.metadata.deleting or is_stale(claim.metadata, pod, uids):
                 raise ClaimNotUsable(f"pvc {name} is being deleted")
+
+    async def _restore_claims(self, stateful_set: StatefulSet, pod: Pod) -> None:
+        """A pod that has not started may wait for a claim that somebody deleted."""
+        try:
+            await self._ensure_claims(stateful_set, ordinal_of(pod), pod.metadata.uid)
+        except ClaimNotUsable:
+            return  # it is made anew when the old one is gone
 
     async def _own_claims(self, stateful_set: StatefulSet, pod: Pod, *, condemned: bool) -> None:
         """Set the owners of a pod's claims as the retention policy says."""

@@ -270,6 +270,10 @@ def _reverse(question: DnsQuestion, zone: Zone, turn: int) -> DnsAnswer | None:
     return _negative(question, zone, exists=False) if any(address in network for network in ours) else None
 
 
+def is_reverse(name: Name) -> bool:
+    return name[-2:] in (_REVERSE_4, _REVERSE_6)
+
+
 def _reversed_address(name: Name) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         if name[-2:] == _REVERSE_4 and len(name) == 6:

@@ -23,7 +23,7 @@ from coterie.base.rate_limited_log import RateLimitedLog
 from coterie.base.tasks import TaskOwner
 from coterie.kube.network.dns import wire
 from coterie.kube.network.dns.allowed_clients import AllowedClients, included
-from coterie.kube.network.dns.answer import answer
+from coterie.kube.network.dns.answer import answer, is_reverse
 from coterie.kube.network.dns.model import FAILED, REFUSED, DnsAnswer, DnsQuestion, ResponseCode, text_of
 from coterie.kube.network.dns.settings import Nameserver, ServerSettings
 from coterie.kube.network.dns.upstream import DnsForwarder
@@ -128,6 +128,10 @@ class DnsServer:
             return wire.write_answer(query, FAILED, limit)
         self._turn += 1
         found = answer(query.question, self._zone_updater.zone, self._turn)
+        if found.forward is None and is_reverse(query.question.name):
+            # Who could ask for all addresses of the pod network in turn would learn what runs in it.
+            secret = bool(sender) and included(sender, self._settings.own_names_only)
+            return wire.write_answer(query, REFUSED if secret else found, limit)
         if found.forward is None:
             return self._remember(data, query, found, limit) if allowed == 0 else wire.write_answer(query, found, limit)
         if sender and included(sender, self._settings.own_names_only):

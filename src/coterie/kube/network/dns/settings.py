@@ -55,7 +55,8 @@ class ServerSettings:
     """Who is answered besides this machine itself. Nobody else gets even a refusal: a server that answers strangers
     can be made to answer their victims."""
     own_names_only: tuple[Network, ...] = ()
-    """Who of them is told the zone's names and no others: a question that is passed on carries data out."""
+    """Who of them is told the zone's names and no others, and no names of addresses: a question that is passed on carries
+    data out, and reverse names would list what runs here."""
     tcp_connections: int = 256
     tcp_idle: float = 10.0
     forward: ForwardSettings = ForwardSettings()

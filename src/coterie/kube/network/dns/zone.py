@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coterie.kube.api.pod_state import addresses as pod_addresses
-from coterie.kube.api.types.network import Endpoints, Service
+from coterie.kube.api.types.network import EndpointAddress, Endpoints, EndpointSlice, EndpointSubset, Service
 from coterie.kube.api.types.pods import Pod
 from coterie.kube.network.dns.model import Name
 from coterie.kube.network.dns.settings import Network
@@ -144,7 +144,9 @@ def service_names(
     endpoints: Endpoints | None,
     gateway_label: tuple[str, str] | None = None,
     virtual: Network | None = None,
+    slices: Iterable[EndpointSlice] = (),
 ) -> ServiceNames:
+    """`slices`: those that no controller made, whose endpoints are in no Endpoints object."""
     if service.spec.type == "ExternalName":
         return _external(service.spec.external_name)
     ports: dict[tuple[str, str], dict[SrvTarget, None]] = {
@@ -153,7 +155,8 @@ def service_names(
     addresses: dict[str, None] = {}
     single: dict[str, dict[str, None]] = {}
     by_endpoint: dict[tuple[str, str], dict[SrvTarget, None]] = {key: {} for key in ports}
-    for subset in (endpoints.subsets if endpoints is not None else None) or ():
+    subsets = (endpoints.subsets if endpoints is not None else None) or ()
+    for subset in (*subsets, *(_subset(each) for each in slices)):
         for address in subset.addresses or ():
             if not _is_address(address.ip):
                 continue
@@ -178,6 +181,13 @@ def service_names(
         by_gateway=gateway_label is not None and gateway_label in (service.metadata.labels or {}).items(),
         virtual=has_virtual,
     )
+
+
+def _subset(endpoint_slice: EndpointSlice) -> EndpointSubset:
+    """The ready endpoints of a slice; one that does not say whether it is ready counts as ready."""
+    ready = [each for each in endpoint_slice.endpoints or () if each.conditions.ready is not False]
+    addresses = tuple(EndpointAddress(ip=ip, hostname=each.hostname or "") for each in ready for ip in each.addresses)
+    return EndpointSubset(addresses=addresses, ports=endpoint_slice.ports)
 
 
 def _external(target: str) -> ServiceNames:

@@ -16,10 +16,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from coterie.kube.api.labels import ENDPOINTSLICE_MANAGED_BY, SERVICE_NAME
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.pod_state import addresses
 from coterie.kube.api.types.core import NAMESPACES, Namespace
-from coterie.kube.api.types.network import ENDPOINTS, SERVICES, Endpoints, Service
+from coterie.kube.api.types.network import ENDPOINT_SLICES, ENDPOINTS, SERVICES, Endpoints, EndpointSlice, Service
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
@@ -27,6 +28,8 @@ from coterie.kube.network.dns.model import Name
 from coterie.kube.network.dns.zone import ServiceNames, Zone, current_addresses, pod_name, service_names
 
 _Key = TypeVar("_Key")
+_CONTROLLERS = "-controller.k8s.io"
+"""How the names of those end who make slices of what Endpoints objects hold too."""
 
 
 class ZoneUpdater:
@@ -50,6 +53,8 @@ class ZoneUpdater:
         self._pods_behind: dict[tuple[str, str], dict[ObjectKey, tuple[str, ...]]] = {}
         self._addresses: dict[ObjectKey, tuple[str, ...]] = {}
         self._pods_at: dict[tuple[str, str], set[ObjectKey]] = {}
+        self._slices: dict[tuple[str, str], dict[str, EndpointSlice]] = {}
+        """By Service: slices that no controller made."""
         self._namespaces: set[str] = set()
         self._foreign: frozenset[str] = frozenset()
         self._listeners: list[Callable[[], None]] = []
@@ -74,7 +79,11 @@ class ZoneUpdater:
         self._service_informer.add_handler(self._service_changed)
         self._endpoints_informer.add_handler(self._service_changed)
         pod_informer.add_handler(self._pod_changed)
+        slices = informers.get(ENDPOINT_SLICES, namespace)
+        slices.add_handler(self._slice_changed)
         if not namespace:
+            # A lite's control plane of an earlier version does not let it read slices.
+            self._arrivals.append(slices.ready)
             namespaces = informers.get(NAMESPACES)
             self._arrivals.append(namespaces.ready)
             namespaces.add_handler(self._namespace_changed)
@@ -117,20 +126,39 @@ class ZoneUpdater:
             self._notify()
 
     def _service_changed(self, change: ObjectChange[Service] | ObjectChange[Endpoints]) -> None:
+        self._set_service(change.object.metadata.namespace, change.object.metadata.name)
+
+    def _slice_changed(self, change: ObjectChange[EndpointSlice]) -> None:
         meta = change.object.metadata
-        own = meta.namespace == self._domain
-        key = meta.namespace, meta.name
-        service = self._service_informer.cache.get(meta.name, meta.namespace)
-        before = self._services.get(meta.name) if own else self._others.get(key)
+        labels = meta.labels or {}
+        name = labels.get(SERVICE_NAME, "")
+        if not name or labels.get(ENDPOINTSLICE_MANAGED_BY, "").endswith(_CONTROLLERS):
+            return
+        key = meta.namespace, name
+        found = self._slices.setdefault(key, {})
+        if change.type == "deleted":
+            found.pop(meta.name, None)
+        else:
+            found[meta.name] = change.object
+        if not found:
+            del self._slices[key]
+        self._set_service(*key)
+
+    def _set_service(self, namespace: str, name: str) -> None:
+        own = namespace == self._domain
+        key = namespace, name
+        service = self._service_informer.cache.get(name, namespace)
+        before = self._services.get(name) if own else self._others.get(key)
         after = None
         if service is not None:
-            behind = self._endpoints_informer.cache.get(meta.name, meta.namespace)
+            behind = self._endpoints_informer.cache.get(name, namespace)
             label = self.zone.gateway_label if own else None
-            after = service_names(service, behind, label, self.zone.virtual)
+            slices = [each for _, each in sorted(self._slices.get(key, {}).items())]
+            after = service_names(service, behind, label, self.zone.virtual, slices)
         if before == after:
             return
         if own:
-            _set(self._services, meta.name, after)
+            _set(self._services, name, after)
         else:
             _set(self._others, key, after)
         self._set_reverse(key, before, after)

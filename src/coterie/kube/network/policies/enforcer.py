@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock
 from coterie.base.log import logger
-from coterie.kube.api.errors import ApiError
+from coterie.kube.api.errors import ApiError, Forbidden, NotFound
 from coterie.kube.api.pod_state import addresses
 from coterie.kube.api.types.core import NAMESPACES, Namespace
 from coterie.kube.api.types.network_policies import NETWORK_POLICIES, NetworkPolicy
@@ -31,6 +31,7 @@ from coterie.kube.network.policies.plan import NodeGateways, PolicyTable
 log = logger("network.policies")
 _RETRY = Policy(first=0.2, factor=2.0, limit=30.0, jitter=0.2)
 _CATCH_UP_SECONDS = 5.0
+_ASK_AGAIN_SECONDS = 60.0
 NAME_LABEL = "kubernetes.io/metadata.name"
 
 
@@ -46,6 +47,27 @@ class PolicySettings:
     """A netfilter socket of the domain's network namespace."""
     namespace_id: Callable[[], int] = field(kw_only=True)
     """Changes exactly when that namespace does."""
+
+
+class _Following:
+    """What policies are decided from, as the API shows it."""
+
+    def __init__(self, informers: Informers, namespace: str) -> None:
+        self.policies = informers.get(NETWORK_POLICIES, namespace)
+        self.pods = informers.get(PODS, namespace)
+        self.namespaces = None if namespace else informers.get(NAMESPACES)
+
+    async def wait(self) -> None:
+        """Until everything was seen once."""
+        for informer in (self.policies, self.pods, self.namespaces):
+            if informer is not None:
+                await informer.ready.wait()
+
+    def has_seen(self, policies: Iterable[NetworkPolicy]) -> bool:
+        return all(
+            (known := self.policies.cache.by_key(each.key)) is not None and _version(known) >= _version(each)
+            for each in policies
+        )
 
 
 class PolicyEnforcer:
@@ -67,10 +89,10 @@ class PolicyEnforcer:
         self._netlink: NetlinkSocket | None = None
         self._namespace_id = 0
         self._stop = asyncio.Event()
+        self._informers = informers
+        self._following: _Following | None = None
+        """None until the API has shown everything once, or where it does not show policies."""
         where = settings.namespace
-        self._policies = informers.get(NETWORK_POLICIES, where)
-        self._pods = informers.get(PODS, where)
-        self._namespaces = None if where else informers.get(NAMESPACES)
         for number, service in enumerate(settings.services):
             self._table.set_pod(f"service/{number}", service)
         if where:
@@ -81,13 +103,17 @@ class PolicyEnforcer:
         self._changed.set()
 
     async def run(self) -> None:
-        followed = [self._policies.ready.wait(), self._pods.ready.wait()]
-        if self._namespaces is not None:
-            followed.append(self._namespaces.ready.wait())
-        await asyncio.gather(*followed)
-        removals = [self._policies.add_handler(self._policy_changed), self._pods.add_handler(self._pod_changed)]
-        if self._namespaces is not None:
-            removals.append(self._namespaces.add_handler(self._namespace_changed))
+        if not await self._may_read():
+            return
+        following = _Following(self._informers, self._settings.namespace)
+        await following.wait()
+        self._following = following
+        removals = [
+            following.policies.add_handler(self._policy_changed),
+            following.pods.add_handler(self._pod_changed),
+        ]
+        if following.namespaces is not None:
+            removals.append(following.namespaces.add_handler(self._namespace_changed))
         retry = Backoff(_RETRY)
         try:
             while not self._stop.is_set():
@@ -107,6 +133,31 @@ class PolicyEnforcer:
             if self._netlink is not None:
                 self._netlink.close()
 
+    async def _may_read(self) -> bool:
+        """Whether the API shows policies to nodes. A control plane of an earlier version does not: then pods run without, until
+        it does. False: the node stops."""
+        warned = False
+        while not self._stop.is_set():
+            try:
+                await self._client.list(NETWORK_POLICIES, self._settings.namespace)
+            except (Forbidden, NotFound) as problem:
+                if not warned:
+                    log.warning(
+                        "The API does not show NetworkPolicies to this node: none is enforced", why=problem.message
+                    )
+                warned = True
+                self.ready.set()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_ASK_AGAIN_SECONDS):
+                        await self._stop.wait()
+                continue
+            except (ApiError, TransportError):
+                pass  # the informers wait for it
+            if warned:
+                self.ready.clear()
+            return True
+        return False
+
     # What the agent says.
 
     async def add_pod(self, pod: Pod, address: str) -> None:
@@ -114,7 +165,9 @@ class PolicyEnforcer:
         if not address or pod.spec.host_network:
             return
         await self.ready.wait()
-        await self._catch_up(pod.metadata.namespace)
+        if self._following is None:
+            return
+        await self._catch_up(self._following, pod.metadata.namespace)
         self._starting[pod.metadata.uid] = pod, address
         self._set_pod(pod)
         await self._apply()
@@ -124,34 +177,28 @@ class PolicyEnforcer:
         known = self._starting.pop(uid, None)
         if known is None:
             return
-        shown = self._pods.cache.by_key(known[0].key)
+        shown = self._following.pods.cache.by_key(known[0].key) if self._following is not None else None
         if shown is not None and shown.metadata.uid == uid:
             self._set_pod(shown)
         else:
             self._table.set_pod(uid, None)
         self._changed.set()
 
-    async def _catch_up(self, namespace: str) -> None:
+    async def _catch_up(self, following: _Following, namespace: str) -> None:
         """A policy that was there before the pod may not have reached us yet: ask, and wait for the watch to bring it."""
         try:
             found = (await self._client.list(NETWORK_POLICIES, namespace)).items
         except (ApiError, TransportError) as problem:
             raise OSError(0, f"NetworkPolicies cannot be listed: {problem}") from problem
-        if self._has_seen(found):
+        if following.has_seen(found):
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CATCH_UP_SECONDS):
-                while not self._has_seen(found):
+                while not following.has_seen(found):
                     self._policies_changed.clear()
                     await self._policies_changed.wait()
-        if not self._has_seen(found):
+        if not following.has_seen(found):
             raise OSError(0, "the watch of NetworkPolicies is behind")
-
-    def _has_seen(self, policies: Iterable[NetworkPolicy]) -> bool:
-        return all(
-            (known := self._policies.cache.by_key(each.key)) is not None and _version(known) >= _version(each)
-            for each in policies
-        )
 
     # What the API says.
 

@@ -233,7 +233,10 @@ class RunpRuntime:
         ):
             # In place: containers that run have this very file mounted.
             (files / name).write_text(text)
-        await self._ask("prepare", pod=_about(sandbox))
+        if not (await self._ask("prepare", pod=_about(sandbox))).result:
+            _log.warning(
+                "Memory volumes lie on disk: this user may not mount", pod=f"{sandbox.namespace}/{sandbox.name}"
+            )
         self._sandboxes[sandbox.uid] = sandbox
         self._runs.setdefault(sandbox.uid, {})
 
@@ -619,6 +622,7 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
         "kind": str(sandbox.kind),
         "group": sandbox.group,
         "sysctls": dict(sandbox.sysctls),
+        "memory_volumes": [[str(path), size] for path, size in sandbox.memory_volumes],
         "limits": {
             "cpu": sandbox.limits.cpu_milli,
             "shares": sandbox.limits.cpu_shares_milli,
@@ -640,6 +644,7 @@ def _sandbox(about: dict[str, Any]) -> PodSandbox:
         directory=Path(about["directory"]),
         limits=ContainerLimits(limits["cpu"], limits["memory"], limits["pids"], limits["shares"]),
         sysctls=about.get("sysctls") or {},
+        memory_volumes=tuple((Path(path), size) for path, size in about.get("memory_volumes") or ()),
         **fields,
     )
 

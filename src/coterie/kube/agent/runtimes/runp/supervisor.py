@@ -263,7 +263,22 @@ class PodSupervisor:
         else:
             known = self._pods[uid] = SupervisedPod(about)
         self._claim_users(known)
-        connection.answer(request, True)
+        connection.answer(request, self._mount_memory(about.get("memory_volumes") or []))
+
+    def _mount_memory(self, volumes: list[tuple[str, int]]) -> bool:
+        """In the mount namespace of an ordinary user's supervisor, of which containers get a copy; the mounts go with their
+        directories. Says whether all of them lie in memory."""
+        for path, size in volumes:
+            if os.path.ismount(path):
+                continue
+            if os.getuid() != 0 or self._networks is None:
+                return False  # this is not a namespace of our own
+            options = f"mode=0777,size={size}" if size else "mode=0777"
+            try:
+                linux.mount("tmpfs", path, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
+            except OSError:
+                return False
+        return True
 
     def _limit(self, uid: str, limits: dict[str, int]) -> None:
         """The pod as a whole. Limits of a pod that is there already are not moved under its containers."""
