@@ -1,12 +1,14 @@
 """What each mode runs, and in which order: one table.
 
-    control-plane | join ──> pod-network ──> registration | gateway ──> dns ──> kusciaapi ──> datamesh ──> agent
+    control-plane | join ──> pod-network ──> registration | gateway ──> dns ──> kusciaapi ──> datamesh
+                         ──> overlay ──> policies ──> services ──> agent
 
-`pod-network` makes the network in which later parts listen for pods; `overlay` connects it with other machines. One of control-plane, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that joined with a file over HTTPS,
-a lite that registered through gateways (which therefore brings its gateway along). A part is a module with
-`build(node: NodeContext) -> list[list[Runnable]]`: groups of Runnables that start one after the other. Modules are loaded by
-name, here and nowhere else: a master that carried the agent and the HTTP client of a lite node would idle with a quarter more
-memory.
+`pod-network` makes the network in which later parts listen for pods; `overlay` connects it with other machines. One of
+control-plane, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that
+joined with a file over HTTPS, a lite that registered through gateways (which therefore brings its gateway along). A part is a
+module with `build(node: NodeContext) -> list[list[Runnable]]`: groups of Runnables that start one after the other. Modules
+are loaded by name, here and nowhere else: a master that carried the agent and the HTTP client of a lite node would idle with a
+quarter more memory.
 """
 
 from __future__ import annotations
