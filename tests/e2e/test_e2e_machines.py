@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 MEMBERS = ("m1", "m2", "m3", "m4")
-OUTAGE_SECONDS = 30.0
+OUTAGE_SECONDS = 60.0
 """For which the control plane is stopped under traffic."""
 QUICK_SECONDS = 10.0
 """Within which the pods of a lost node are replaced in the quick profile."""
