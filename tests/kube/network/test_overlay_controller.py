@@ -41,12 +41,14 @@ class Kernel:
         self._loop = asyncio.get_running_loop()
 
     def reconcile(self, nodes: list[Any]) -> list[str]:
-        self._loop.call_soon_threadsafe(self.called.set)
-        if self.failures:
-            self.failures -= 1
-            raise OSError(16, "busy")
-        self.seen.append(sorted(node.metadata.name for node in nodes))
-        return []
+        try:
+            if self.failures:
+                self.failures -= 1
+                raise OSError(16, "busy")
+            self.seen.append(sorted(node.metadata.name for node in nodes))
+            return []
+        finally:
+            self._loop.call_soon_threadsafe(self.called.set)
 
     def namespace_changed(self) -> None:
         self.renewed += 1

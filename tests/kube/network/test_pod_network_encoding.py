@@ -77,7 +77,8 @@ def test_nft_reads_what_we_wrote() -> None:
         pytest.skip("this machine allows no network namespaces")
     lines = [line.strip() for line in done.stdout.splitlines()]
     for wanted in (
-        'iifname "p*" iifname . ip saddr != @sources counter drop',
+        'iifname "p*" iifname . ip saddr @sources accept',
+        'iifname "p*" counter drop',
         'iifname "p*" ip daddr 100.96.0.1 meta l4proto . th dport @ports accept',
         'iifname "p*" ip daddr 100.96.0.1 ip saddr != @guests meta l4proto . th dport @ports_not_for_guests accept',
         'iifname "p*" ip daddr 100.96.0.1 tcp dport 15001 ct status dnat accept',

@@ -15,6 +15,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from coterie.base import listener_handover
@@ -89,6 +90,7 @@ class PortListeners:
         self._open: dict[Listening, _TcpPort | _UdpPort] = {}
         self._streams: deque[socket.socket] = deque()
         self._refill: asyncio.Task[None] | None = None
+        self._making: set[asyncio.Future[socket.socket]] = set()
         self.connections = 0
         """Of all ports."""
 
@@ -123,11 +125,12 @@ class PortListeners:
         if self._refill is not None:
             self._refill.cancel()
             await asyncio.gather(self._refill, return_exceptions=True)
+        await asyncio.gather(*self._making, return_exceptions=True)
         while self._streams:
             self._streams.pop().close()
 
     async def stream(self) -> socket.socket:
-        made = self._streams.popleft() if self._streams else await asyncio.to_thread(self._inner.stream)
+        made = self._streams.popleft() if self._streams else await self._made(self._inner.stream)
         if len(self._streams) < _AHEAD // 2 and (self._refill is None or self._refill.done()):
             self._refill = asyncio.create_task(self._make_ahead(), name="sockets ahead")
         return made
@@ -135,10 +138,26 @@ class PortListeners:
     async def _make_ahead(self) -> None:
         with contextlib.suppress(OSError):  # whoever needs one is told
             while len(self._streams) < _AHEAD:
-                self._streams.append(await asyncio.to_thread(self._inner.stream))
+                self._streams.append(await self._made(self._inner.stream))
 
     async def datagrams(self) -> socket.socket:
-        return await asyncio.to_thread(self._inner.udp, self._gateway, 0)
+        return await self._made(partial(self._inner.udp, self._gateway, 0))
+
+    async def _made(self, make: Callable[[], socket.socket]) -> socket.socket:
+        """What a thread makes. A socket for which nobody waits any more when it comes is closed."""
+        making = asyncio.ensure_future(asyncio.to_thread(make))
+        self._making.add(making)
+        making.add_done_callback(self._making.discard)
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_close_result)
+            raise
+
+
+def _close_result(made: asyncio.Future[socket.socket]) -> None:
+    if not made.cancelled() and made.exception() is None:
+        made.result().close()
 
 
 def _bound_udp(address: str, port: int) -> socket.socket:
