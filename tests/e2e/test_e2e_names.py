@@ -55,6 +55,9 @@ def own_address() -> str:
 
 GATEWAY = "100.96.0.1"
 """The node's own address in the pod network."""
+OWN_RANGES = {"podCIDR": "10.93.0.0/16", "serviceCIDR": "10.94.0.0/16"}
+"""The machine reaches a range of one domain only, and other tests have the default ones."""
+OWN_GATEWAY = "10.93.0.1"
 
 
 class Elsewhere:
@@ -297,6 +300,7 @@ def with_ingress(tmp_path: Path, elsewhere: Elsewhere) -> Iterator[WithIngress]:
     }
     settings = {"mode": "autonomy", "apiServer": {"port": 0}, "agent": agent, "capacity": {"cpu": 16, "memory": "32Gi"}}
     more = {"dns": {"upstream": [elsewhere.place]}, "gateway": gateway, "kusciaAPI": {"enabled": False}}
+    more["network"] = OWN_RANGES
     node = Node(tmp_path / "a", "node-n", {**settings, **more}).start()
     cluster = Cluster(node, chosen()[-1], DOMAIN, {"node-n": node})
     try:
@@ -354,7 +358,7 @@ def test_c73_one_host_name_maps_paths_to_services_and_g06_from_host_and_containe
     cluster.apply(
         tea(green={"serviceName": "green", "servicePort": 8000}, black={"serviceUID": uid, "servicePort": 8001})
     )
-    until("the name is known", lambda: look(cluster, "tea.example")["tea.example"] == [GATEWAY])
+    until("the name is known", lambda: look(cluster, "tea.example")["tea.example"] == [OWN_GATEWAY])
     green = until("it is served", lambda: [each for each in at.call("tea.example", "/green") if each != 404])
     assert (green[0]["who"], green[0]["path"], green[0]["host"]) == ("green", "/", "tea.example")
     inside = at.from_pod(*(f"http://tea.example/{path}" for path in ("green", "black", "red", "")))
@@ -381,7 +385,7 @@ def test_c74_requests_by_name_reach_all_replicas(with_ingress: WithIngress) -> N
     for number in range(3):
         cluster.ready(f"web-{number}")
     cluster.apply(tea(all={"serviceName": "web", "servicePort": 80}))
-    until("the name is known", lambda: look(cluster, "tea.example")["tea.example"] == [GATEWAY])
+    until("the name is known", lambda: look(cluster, "tea.example")["tea.example"] == [OWN_GATEWAY])
 
     def pods() -> set[str]:
         return {each["pod"] for each in at.call("tea.example", "/all", 9) if each != 404}
