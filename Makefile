@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-JOBS ?= $(shell nproc)
+# One more than cores: the tests of whole networks wait most of the time.
+JOBS ?= $(shell expr $$(nproc) + 1)
 
 .PHONY: setup demo psi secretflow hashes sbom protos test test-user lint types unit conformance bench clean help
 
