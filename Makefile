@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # One more than cores: the tests of whole networks wait most of the time.
 JOBS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: setup demo psi secretflow hashes sbom protos test test-user lint types unit conformance bench clean help
+.PHONY: setup demo psi secretflow hashes sbom protos fuzz test test-user lint types unit conformance bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,9 @@ types: $(STAMP)  ## mypy --strict
 
 unit: $(STAMP)  ## fast tests only
 	$(BIN)/pytest -q -n $(JOBS) -m 'not conformance and not slow'
+
+fuzz: $(STAMP)  ## property tests with examples that were not tried before
+	COTERIE_FUZZ=random $(BIN)/pytest -q -n $(JOBS) $$(grep -rl 'from hypothesis import' tests --include='test_*.py')
 
 test: setup lint types  ## lint, types, layers and all tests
 	@timeout 120 $(BIN)/python -m coterie.cli.psi_environment || echo 'The tests that need the environment of the PSI engine are skipped.'

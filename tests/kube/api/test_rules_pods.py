@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from typing import Any
 
 import pytest
@@ -407,18 +406,3 @@ def test_ephemeral_containers_are_only_added() -> None:
     lost = put(new, "spec.ephemeralContainers[0].targetContainerName", "zz")
     told = [str(e) for e in validate_ephemeral_update(lost, STORED)]
     assert told == ['spec.ephemeralContainers[0].targetContainerName: Not found: "zz"']
-
-
-def test_a_pod_costs_microseconds() -> None:
-    """The budget of a create is 60 µs; the bound here is loose, because test machines are busy."""
-    rules = RULES[POD]
-    best = 1.0
-    for _ in range(5):
-        pods = [copy.deepcopy(FULL) for _ in range(50)]
-        started = time.perf_counter()
-        for pod in pods:
-            rules.default(pod)
-            rules.prepare_create(pod)
-            assert not rules.validate_create(pod)
-        best = min(best, (time.perf_counter() - started) / 50)
-    assert best < 400e-6
