@@ -27,9 +27,9 @@ A_LONG_TIME = 2.0
 
 
 def ask(server: FuzzServer, method: str, path: str, body: Any = None, **more: Any) -> Any:
-    began = time.perf_counter()
+    began = time.process_time()
     answer = server.ask(method, path, b"" if body is None else orjson.dumps(body), **more)
-    assert time.perf_counter() - began < A_LONG_TIME, (method, path, body)
+    assert time.process_time() - began < A_LONG_TIME, (method, path, body)
     return answer
 
 
