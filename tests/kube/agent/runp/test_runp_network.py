@@ -213,6 +213,13 @@ async def test_a_holder_that_is_killed_while_no_supervisor_runs_is_replaced(netw
     assert os.stat(facts["path"]).st_ino == facts["inode"]
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()  # a zombie has none
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 async def test_a_network_that_vanished_is_made_again_with_the_same_addresses(network):
     """Agent, supervisor and holder are killed together; only the pod's processes are left."""
     address = await network.pod("uid-1")
@@ -220,9 +227,9 @@ async def test_a_network_that_vanished_is_made_again_with_the_same_addresses(net
     shepherd, holder = network.runp.shepherd, network.facts.holder
     await network.runp.runtime.close()
     network.runp.runtime._client.release()
-    for pid in (holder, shepherd):
+    for pid in (shepherd, holder):
         os.kill(pid, signal.SIGKILL)
-    await asyncio.sleep(0.1)
+        await network.runp.until(lambda pid=pid: has_ended(pid))
     facts = network_access.ensure(network.runp.settings.directory, network.runp.group, NETWORK)
     await network.runp.restart()
     assert network.runp.runtime.pod_ip("uid-1") == address
