@@ -93,6 +93,42 @@ class AgentPlugin(Protocol):
         """Raises ConfigProblem; ApiError or TransportError when something has to be asked for and cannot be."""
 
 
+class PodNetworkPlugin:
+    """An AgentPlugin that adds nothing to nodes, pods and containers: a base for those that only follow pods' addresses."""
+
+    name = ""
+
+    def node(self, facts: MachineFacts, runtime: str) -> NodeAdditions:
+        return NO_ADDITIONS
+
+    def pod_references(self, pod: Object) -> set[tuple[str, str]]:
+        return set()
+
+    def pod_network(self, pod: Object) -> PodNetworkClass | None:
+        return None
+
+    async def network_ready(self, pod: Object, address: str, lookup: Lookup) -> None:
+        return None
+
+    def network_gone(self, pod_uid: str) -> None:
+        return None
+
+    async def prepare_pod(self, pod: Object, directory: Path, facts: DownwardNodeInfo) -> None:
+        return None
+
+    async def container_additions(
+        self,
+        pod: Object,
+        container: Object,
+        variables: Mapping[str, str],
+        volumes: PodVolumes,
+        lookup: Lookup,
+        facts: DownwardNodeInfo,
+        directory: Path,
+    ) -> ContainerAdditions:
+        return ContainerAdditions()
+
+
 def merged_node(plugins: tuple[AgentPlugin, ...], facts: MachineFacts, runtime: str) -> NodeAdditions:
     """What all plug-ins together add to the Node."""
     each = [plugin.node(facts, runtime) for plugin in plugins]

@@ -5,19 +5,12 @@ Provides `policy_enforcer`. The agent starts no container before the enforcer kn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
 import msgspec
 
-from coterie.kube.agent.node.facts import MachineFacts
-from coterie.kube.agent.plugin import NO_ADDITIONS, ContainerAdditions, NodeAdditions
-from coterie.kube.agent.pods.downward import DownwardNodeInfo
+from coterie.kube.agent.plugin import PodNetworkPlugin
 from coterie.kube.agent.pods.environment import Lookup
-from coterie.kube.agent.runtimes.protocol import PodNetworkClass
 from coterie.kube.agent.runtimes.runp import pod_networks
 from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets
-from coterie.kube.agent.volumes.volumes import PodVolumes
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.pods import Pod
 from coterie.kube.control.manager import Runnable
@@ -71,40 +64,16 @@ def node_services(settings: NodeSettings) -> tuple[PolicyPod, ...]:
     return tuple(found)
 
 
-class PolicyPlugin:
-    """An AgentPlugin: no container starts before its pod's policies are enforced."""
+class PolicyPlugin(PodNetworkPlugin):
+    """No container starts before its pod's policies are enforced."""
 
     name = "policies"
 
     def __init__(self, enforcer: PolicyEnforcer) -> None:
         self._enforcer = enforcer
 
-    def node(self, facts: MachineFacts, runtime: str) -> NodeAdditions:
-        return NO_ADDITIONS
-
-    def pod_references(self, pod: Object) -> set[tuple[str, str]]:
-        return set()
-
-    def pod_network(self, pod: Object) -> PodNetworkClass | None:
-        return None
-
     async def network_ready(self, pod: Object, address: str, lookup: Lookup) -> None:
         await self._enforcer.add_pod(msgspec.convert(pod, Pod), address)
 
     def network_gone(self, pod_uid: str) -> None:
         self._enforcer.remove_pod(pod_uid)
-
-    async def prepare_pod(self, pod: Object, directory: Path, facts: DownwardNodeInfo) -> None:
-        return None
-
-    async def container_additions(
-        self,
-        pod: Object,
-        container: Object,
-        variables: Mapping[str, str],
-        volumes: PodVolumes,
-        lookup: Lookup,
-        facts: DownwardNodeInfo,
-        directory: Path,
-    ) -> ContainerAdditions:
-        return ContainerAdditions()

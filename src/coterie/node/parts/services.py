@@ -5,16 +5,9 @@ Provides `port_publisher`. The agent starts no container before the host ports o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
-from coterie.kube.agent.node.facts import MachineFacts
-from coterie.kube.agent.plugin import NO_ADDITIONS, ContainerAdditions, NodeAdditions
-from coterie.kube.agent.pods.downward import DownwardNodeInfo
+from coterie.kube.agent.plugin import PodNetworkPlugin
 from coterie.kube.agent.pods.environment import Lookup
-from coterie.kube.agent.runtimes.protocol import PodNetworkClass
 from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets
-from coterie.kube.agent.volumes.volumes import PodVolumes
 from coterie.kube.api.meta import Object
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.manager import Runnable
@@ -23,7 +16,6 @@ from coterie.kube.network.ports.plan import MachineView, engine_addresses, node_
 from coterie.kube.network.ports.publisher import PortPublisher, is_own_address
 from coterie.kube.network.services.node_scope import NodeScope
 from coterie.kube.network.services.proxy import ServiceProxy, ServiceRules
-from coterie.node.join_bundle import Bundle
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.pod_network import PodNetworkPart
 
@@ -36,18 +28,14 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     facts, chosen = node.get("pod_network", PodNetworkPart).facts, settings.agent
     if sockets is None or facts is None or chosen is None:
         return []  # pods share the machine's network; the Node says so
-    bundle = node.find("join_bundle", Bundle)
     network = settings.network
-    service_cidr = (bundle.service_cidr if bundle is not None else "") or network.service_cidr
-    cluster = (bundle.cluster_cidr if bundle is not None else "") or network.pod_cidr
-    mask_size = (bundle.node_mask_size if bundle is not None else 0) or network.node_mask_size
     # A lite that registered sees nothing but its own domain's namespace.
     namespace = settings.domain if settings.gateway.master is not None else ""
     scope = NodeScope(node.informers, chosen.node_name, namespace)
-    rules = ServiceRules(sockets.netlink, facts.gateway, service_cidr)
+    rules = ServiceRules(sockets.netlink, facts.gateway, network.service_cidr)
     proxy = ServiceProxy(node.informers, scope, rules, namespace=namespace, clock=clock)
     events = EventRecorder(node.client, COMPONENT, instance=chosen.node_name, clock=clock)
-    addresses, is_engine = node_addresses(chosen.address), engine_addresses(cluster, mask_size)
+    addresses, is_engine = node_addresses(chosen.address), engine_addresses(network.pod_cidr, network.node_mask_size)
     publisher = PortPublisher(
         node.informers,
         PortListeners(sockets, facts.gateway),
@@ -62,40 +50,13 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     return [[events, proxy, publisher]]
 
 
-class HostPortPlugin:
-    """An AgentPlugin: no container starts before its pod's host ports are open on this machine."""
+class HostPortPlugin(PodNetworkPlugin):
+    """No container starts before its pod's host ports are open on this machine; that a pod ended is seen in the API."""
 
     name = "hostports"
 
     def __init__(self, publisher: PortPublisher) -> None:
         self._publisher = publisher
 
-    def node(self, facts: MachineFacts, runtime: str) -> NodeAdditions:
-        return NO_ADDITIONS
-
-    def pod_references(self, pod: Object) -> set[tuple[str, str]]:
-        return set()
-
-    def pod_network(self, pod: Object) -> PodNetworkClass | None:
-        return None
-
     async def network_ready(self, pod: Object, address: str, lookup: Lookup) -> None:
         await self._publisher.open_for_pod(pod, address)
-
-    def network_gone(self, pod_uid: str) -> None:
-        return None  # the pod's end is seen in the API
-
-    async def prepare_pod(self, pod: Object, directory: Path, facts: DownwardNodeInfo) -> None:
-        return None
-
-    async def container_additions(
-        self,
-        pod: Object,
-        container: Object,
-        variables: Mapping[str, str],
-        volumes: PodVolumes,
-        lookup: Lookup,
-        facts: DownwardNodeInfo,
-        directory: Path,
-    ) -> ContainerAdditions:
-        return ContainerAdditions()
