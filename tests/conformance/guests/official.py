@@ -6,7 +6,6 @@ KUBECONFIG names the server. Run by test_guests.py; every step ends with what wa
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -143,8 +142,12 @@ def autoscaling() -> None:
         return {"ScalingActive": "FailedGetResourceMetric"}.items() <= {c.type: c.reason for c in conditions}.items()
 
     until(without_metrics, "nobody runs the pods, so there are no figures")
-    old = client.AutoscalingV1Api().read_namespaced_horizontal_pod_autoscaler("size", SPACE)
-    assert old.spec.target_cpu_utilization_percentage == 60 and old.status.current_replicas >= 2
+    first = client.AutoscalingV1Api()
+    assert first.read_namespaced_horizontal_pod_autoscaler("size", SPACE).spec.target_cpu_utilization_percentage == 60
+    until(
+        lambda: first.read_namespaced_horizontal_pod_autoscaler("size", SPACE).status.current_replicas == 3,
+        "the size that the target's status says",
+    )
     metrics = custom.list_namespaced_custom_object("metrics.k8s.io", "v1beta1", SPACE, "pods")
     assert (metrics["kind"], metrics["items"]) == ("PodMetricsList", [])
     assert custom.list_cluster_custom_object("metrics.k8s.io", "v1beta1", "nodes")["kind"] == "NodeMetricsList"
@@ -290,15 +293,18 @@ def election() -> None:
     for name in ("one", "two"):
         lock = LeaseLock("leader", SPACE, name)
         settings = electionconfig.Config(
-            lock, lease_duration=3, renew_deadline=2, retry_period=1, onstarted_leading=lambda name=name: won.append(name), onstopped_leading=lambda: None
+            lock, lease_duration=15, renew_deadline=10, retry_period=1, onstarted_leading=lambda name=name: won.append(name), onstopped_leading=lambda: None
         )  # fmt: skip
         candidates.append(threading.Thread(target=leaderelection.LeaderElection(settings).run, daemon=True))
     for candidate in candidates:
         candidate.start()
     until(lambda: won, "a leader")
-    time.sleep(1.5)
-    lease = client.CoordinationV1Api().read_namespaced_lease("leader", SPACE)
-    assert won == [lease.spec.holder_identity] and lease.spec.renew_time > lease.spec.acquire_time
+
+    def renewed() -> client.V1LeaseSpec | None:
+        lease = client.CoordinationV1Api().read_namespaced_lease("leader", SPACE).spec
+        return lease if lease.renew_time > lease.acquire_time else None
+
+    assert won == [until(renewed, "the leader renews its lease").holder_identity]
 
 
 def services() -> None:

@@ -13,8 +13,11 @@ from server_process import ApiFailed
 _MERGE = "application/merge-patch+json"
 
 
-def _load(millicores: int, replicas: int) -> Callable[[Scene], None]:
-    """What agents would do until the target has this size: run its pods, and report that each uses so much."""
+def _load(millicores: int, replicas: int, limited: str) -> Callable[[Scene], None]:
+    """What agents would do until the target has this size: run its pods, and report that each uses so much.
+
+    The size alone is not the end: it may be right while the new pods are not measured yet, for another reason.
+    """
 
     def act(scene: Scene) -> None:
         deadline = time.monotonic() + 40
@@ -25,7 +28,7 @@ def _load(millicores: int, replicas: int) -> Callable[[Scene], None]:
             _run(scene, pods)
             _report(scene, pods, millicores)
             found = scene.server.api("GET", f"/apis/apps/v1/namespaces/{scene.namespace}/deployments/web")
-            if found["spec"]["replicas"] == replicas == len(pods) and _settled(scene, replicas):
+            if found["spec"]["replicas"] == replicas == len(pods) and _settled(scene, replicas, limited):
                 return
             assert time.monotonic() < deadline, f"the target has {found['spec']['replicas']} replicas"
             time.sleep(0.1)
@@ -33,11 +36,11 @@ def _load(millicores: int, replicas: int) -> Callable[[Scene], None]:
     return act
 
 
-def _settled(scene: Scene, replicas: int) -> bool:
+def _settled(scene: Scene, replicas: int, limited: str) -> bool:
     path = f"/apis/autoscaling/v2/namespaces/{scene.namespace}/horizontalpodautoscalers/web"
     status = scene.server.api("GET", path).get("status") or {}
     reasons = {each["reason"] for each in status.get("conditions") or ()}
-    return status.get("currentReplicas") == replicas and "SucceededRescale" not in reasons
+    return status.get("currentReplicas") == replicas and "SucceededRescale" not in reasons and limited in reasons
 
 
 def _run(scene: Scene, pods: list[dict[str, Any]]) -> None:
@@ -88,7 +91,7 @@ AUTOSCALING = Chapter(
         Command("target", "apply -f web.yaml", out="deployment.apps/web created"),
         Command("refused", "autoscale deployment web --min=3 --max=2", rc=1, err="--max=MAXPODS must be at least|must be larger or equal|maxReplicas"),
         Command("autoscale", "autoscale deployment web --min=1 --max=4 --cpu-percent=50", out="horizontalpodautoscaler.autoscaling/web autoscaled"),
-        Act("the load grows it to the maximum", _load(90, 4)),
+        Act("the load grows it to the maximum", _load(90, 4, "TooManyReplicas")),
         Command("wait", "wait --for=condition=ScalingActive hpa/web --timeout=20s", out="condition met"),
         Command("columns", "get hpa", out=(r"^NAME\s+REFERENCE\s+TARGETS\s+MINPODS\s+MAXPODS\s+REPLICAS\s+AGE", r"^web\s+Deployment/web\s+(cpu: )?90%/50%\s+1\s+4\s+4")),
         Command("status", "get hpa web -o json", check=lambda h: h["status"]["currentReplicas"] == 4 and h["status"]["desiredReplicas"] == 4 and "lastScaleTime" in h["status"] and _conditions(h) == {"AbleToScale": "ReadyForNewScale", "ScalingActive": "ValidMetricFound", "ScalingLimited": "TooManyReplicas"}),
@@ -97,7 +100,7 @@ AUTOSCALING = Chapter(
         Command("describe", "describe hpa web", out=(r"AbleToScale\s+True\s+ReadyForNewScale", r"ScalingLimited\s+True\s+TooManyReplicas", r"Deployment pods:\s+4 current / 4 desired", r"SuccessfulRescale.*New size: \d; reason: cpu resource utilization", r"resource cpu on pods +\(as a percentage of request\): +90% \(90m\) / 50%")),
         Command("top", "top pods -l app=web", out=r"^web-\S+\s+90m\s+48Mi"),
         Command("quick", "patch hpa web --type=merge -p '{\"spec\":{\"behavior\":{\"scaleDown\":{\"stabilizationWindowSeconds\":0}}}}'", out="patched"),
-        Act("without load it shrinks", _load(5, 1)),
+        Act("without load it shrinks", _load(5, 1, "DesiredWithinRange")),
         Command("shrunk", "get events --field-selector=reason=SuccessfulRescale,involvedObject.name=web", out="New size: 1; reason: All metrics below target"),
         Command("raw metrics", "get --raw /apis/metrics.k8s.io/v1beta1/namespaces/{ns}/pods", check=lambda m: m["kind"] == "PodMetricsList" and m["items"][0]["window"] == "1s"),
         Command("one is enough", "delete hpa web", out="deleted"),
