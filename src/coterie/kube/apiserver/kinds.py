@@ -30,6 +30,14 @@ _LONGEST_PATH: Final = 512
 ANYTHING: Final[Object] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
+class NotDecodable(errors.BadRequest):
+    """A body that is no object of the kind. `fault` is what is wrong, without saying of which object."""
+
+    def __init__(self, message: str, fault: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
+
 class Strategy:
     """The rules of a built-in kind; `CustomStrategy` is the other one."""
 
@@ -66,11 +74,12 @@ class Strategy:
         """Check types and unknown fields of a decoded body in place; returns warnings."""
         wrong, unknown = decode.decode_check(obj, self.schema)
         if wrong:
-            raise errors.BadRequest(
-                f'{self.resource.kind} in version "{self.resource.version}" cannot be handled as a '
-                f"{self.resource.kind}: {wrong[0]}"
-            )
+            raise self._not_decodable(wrong[0])
         return _unknown(unknown, validation)
+
+    def _not_decodable(self, fault: str) -> NotDecodable:
+        kind, version = self.resource.kind, self.resource.version
+        return NotDecodable(f'{kind} in version "{version}" cannot be handled as a {kind}: {fault}', fault)
 
     def default(self, obj: Object) -> None:
         self._rules.default(obj)
@@ -147,10 +156,10 @@ class CustomStrategy(Strategy):
         unknown = prune.unknown_fields(obj, self.schema) if validation != "Ignore" else []
         metadata = obj.get("metadata")
         if metadata is not None and not isinstance(metadata, dict):
-            raise errors.BadRequest(f"{self.resource.kind} cannot be read: metadata must be an object")
+            raise self._not_decodable("metadata must be an object")
         wrong = decode.check_types({"metadata": metadata or {}}, self._metadata_schema)
         if wrong:
-            raise errors.BadRequest(f"{self.resource.kind} cannot be read: {wrong[0]}")
+            raise self._not_decodable(wrong[0])
         warnings = _unknown(unknown, validation)
         prune.prune(obj, self.schema)
         return warnings
@@ -237,5 +246,6 @@ def _unknown(paths: list[str], validation: str) -> list[str]:
     if len(paths) > errors.MAX_SHOWN:
         messages.append(f"{len(paths) - errors.MAX_SHOWN} more unknown fields")
     if validation == "Strict":
-        raise errors.BadRequest("strict decoding error: " + ", ".join(messages))
+        fault = "strict decoding error: " + ", ".join(messages)
+        raise NotDecodable(fault, fault)
     return messages

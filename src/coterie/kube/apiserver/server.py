@@ -52,7 +52,13 @@ from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.quotas import Quotas
 from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
-from coterie.kube.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
+from coterie.kube.apiserver.admission.steps import (
+    DefaultTolerations,
+    LimitRanges,
+    NamespaceLifecycle,
+    Priorities,
+    ServiceAccounts,
+)
 from coterie.kube.apiserver.admission.storage import StorageAdmission
 from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
 from coterie.kube.apiserver.auth import grants, reviews
@@ -115,6 +121,8 @@ class Settings:
     """TLS towards node agents: the server's own certificate, and whose it trusts."""
     service_cidr: str = "100.112.0.0/16"
     """The virtual addresses of Services."""
+    toleration_seconds: int = 300
+    """For how long new pods stay on a node that is not ready or not reachable unless they say it themselves."""
     dial: Dial | None = None
     """Connects to endpoints of Services, where they are in a network that this process is not in (`outgoing.py`)."""
     event_ttl: float = 3600.0
@@ -205,6 +213,7 @@ class ApiServer:
                 NamespaceLifecycle(core("namespaces")),
                 LimitRanges(core("limitranges")),
                 ServiceAccounts(core("serviceaccounts")),
+                DefaultTolerations(self.settings.toleration_seconds),
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
                 StorageAdmission(self.state.collection("/registry/storage.k8s.io/storageclasses")),
                 self._definitions.admit,

@@ -74,6 +74,7 @@ class ApiPlane:
                 extensions=[apiserver_extension(self._identity.domain_agent_tls)],
                 event_ttl=api.event_ttl_seconds,
                 service_cidr=settings.network.service_cidr,
+                toleration_seconds=settings.controllers.pod_eviction_seconds,
                 dial=dial,
             ),
             clock,
