@@ -434,6 +434,8 @@ class ApiServer:
             # Whoever may only see certain names may list and watch them by name.
             name = parse_field_selector(request.param("fieldSelector")).exact("metadata.name") or ""
         attributes = Attributes(target.verb, target.group, target.resource, target.subresource, namespace, "", name)
+        if target.resource == "nodes" and target.verb in _SELECTING:
+            attributes = attributes._replace(labels=request.param("labelSelector"))
         decision = self.authorizer.allowed(user, attributes)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
