@@ -55,6 +55,7 @@ class ImageReference:
     """An image name, taken apart for a registry."""
 
     registry: str
+    """Empty: the name has none."""
     repository: str
     reference: str
     """Tag or digest."""
@@ -79,8 +80,8 @@ class _Manifest:
     layers: tuple[_Part, ...]
 
 
-def parse(name: str, default_registry: str = "") -> ImageReference:
-    """Raises ImageError for nonsense, and for a name without a registry when there is no default."""
+def parse(name: str) -> ImageReference:
+    """Raises ImageError for nonsense."""
     normal = normalise(name)
     plain, _, digest = normal.partition("@")
     if digest:
@@ -88,11 +89,7 @@ def parse(name: str, default_registry: str = "") -> ImageReference:
     repository, tag = split(plain)
     first, slash, rest = repository.partition("/")
     if not slash or not ("." in first or ":" in first or first == "localhost"):
-        if not default_registry:
-            raise ImageError(
-                f'"{name}" names no registry; write it as registry.example/{plain}, or set image.defaultRegistry'
-            )
-        first, rest = default_registry, repository
+        first, rest = "", repository
     return ImageReference(first, rest, digest or tag, plain)
 
 

@@ -33,6 +33,7 @@ _MOST_JSON = 4 << 20
 _MOST_REDIRECTS = 5
 _TIMEOUT = 30.0
 _TOKEN_LENGTH = 64 << 10
+_MOST_PROXY_ANSWER = 8 << 10
 _CHALLENGE = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
 _HTTP_PORTS = {"http": 80, "https": 443}
 
@@ -53,6 +54,8 @@ class RegistryEndpoint:
     username: str = ""
     password: SecretValue = field(default_factory=lambda: SecretValue(""))
     ca_file: str = ""
+    proxy: str = ""
+    """`host:port` of an HTTP proxy; names are then looked up there."""
 
     @classmethod
     def of(cls, text: str, *, username: str = "", password: str = "", ca_file: str = "") -> RegistryEndpoint:
@@ -63,9 +66,6 @@ class RegistryEndpoint:
             raise ImageError(f'"{text}" is not a registry such as registry.example:5000')
         scheme = scheme or ("http" if _is_this_machine(host) else "https")
         return cls(host, scheme, path, username, SecretValue(password), ca_file)
-
-    def with_credentials(self, username: str, password: str) -> RegistryEndpoint:
-        return RegistryEndpoint(self.host, self.scheme, self.prefix, username, SecretValue(password), self.ca_file)
 
     def path_of(self, repository: str) -> str:
         return f"/v2/{self.prefix}/{repository}" if self.prefix else f"/v2/{repository}"
@@ -159,7 +159,9 @@ class RegistryClient:
             address = self._address(parts.hostname, port, own=parts.netloc == self.endpoint.host)
         except (OSError, ValueError) as problem:
             raise RegistryUnavailable(_unreachable(parts.hostname, problem)) from problem
-        return _PinnedConnection(parts.hostname, port, address, self._context(parts.scheme), self.timeout)
+        return _PinnedConnection(
+            parts.hostname, port, address, self._context(parts.scheme), self.timeout, self.endpoint.proxy
+        )
 
     def _context(self, scheme: str) -> ssl.SSLContext | None:
         if scheme != "https":
@@ -171,6 +173,8 @@ class RegistryClient:
 
     def _address(self, host: str, port: int, *, own: bool) -> str:
         """Looked up once and then used, so that a name cannot mean another place a moment later."""
+        if self.endpoint.proxy:
+            return ""
         found = _resolve(host, port)
         if own:
             return found[0]
@@ -245,15 +249,43 @@ def permitted(addresses: Sequence[str], within: int, registry: str, host: str) -
 
 
 class _PinnedConnection(http.client.HTTPConnection):
-    """To an address that was checked, with TLS for the host's name."""
+    """To an address that was checked, or through a proxy; with TLS for the host's name."""
 
-    def __init__(self, host: str, port: int, address: str, context: ssl.SSLContext | None, timeout: float) -> None:
+    def __init__(
+        self, host: str, port: int, address: str, context: ssl.SSLContext | None, timeout: float, proxy: str
+    ) -> None:
         super().__init__(host, port, timeout=timeout)
-        self._address, self._context = address, context
+        self._address, self._context, self._proxy = address, context, proxy
 
     def connect(self) -> None:
-        plain = socket.create_connection((self._address, self.port), self.timeout)
-        self.sock = self._context.wrap_socket(plain, server_hostname=self.host) if self._context else plain
+        plain = (
+            self._through_proxy() if self._proxy else socket.create_connection((self._address, self.port), self.timeout)
+        )
+        try:
+            self.sock = self._context.wrap_socket(plain, server_hostname=self.host) if self._context else plain
+        except BaseException:
+            plain.close()
+            raise
+
+    def _through_proxy(self) -> socket.socket:
+        name, _, port = self._proxy.rpartition(":")
+        plain = socket.create_connection((name, int(port)), self.timeout)
+        try:
+            place = f"{self.host}:{self.port}"
+            plain.sendall(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n".encode("ascii"))
+            answer = b""
+            while not answer.endswith(b"\r\n\r\n"):
+                # Byte by byte: what follows the answer belongs to the tunnel.
+                one = plain.recv(1)
+                if not one or len(answer) > _MOST_PROXY_ANSWER:
+                    raise OSError(f"the proxy {self._proxy} does not answer as one")
+                answer += one
+            if answer.split(b" ", 2)[1:2] != [b"200"]:
+                raise OSError(f"the proxy {self._proxy} refuses: {answer.splitlines()[0].decode('latin-1')}")
+        except BaseException:
+            plain.close()
+            raise
+        return plain
 
 
 def _check_status(answer: http.client.HTTPResponse, host: str, repository: str) -> None:
