@@ -175,10 +175,8 @@ class ApiServer:
             self.state.serve(VersionView(resource, storage_head=head, to_view=to_view, to_storage=to_storage))
         else:
             self.state.serve(VersionView(resource, storage_head=head))
-        schema = schemas[resource.schema_name]
-        stored = schemas[f"{resource.storage_api_version}/{resource.kind}"]
         kind = EventStrategy if resource.plural == "events" else Strategy
-        self._strategies[(resource.group, resource.version, resource.plural)] = kind(resource, schema, stored)
+        self._strategies[(resource.group, resource.version, resource.plural)] = kind(resource, schemas)
 
     def _build_verbs(self) -> None:
         core = self._collection
