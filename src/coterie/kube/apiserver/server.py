@@ -15,16 +15,18 @@ dispatch to a verb. Everything up to the verb runs without a task, and reads are
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.base.secret import SecretValue
 from coterie.http.errors import HttpProblem
@@ -79,10 +81,16 @@ from coterie.kube.apiserver.verbs.watch import WatchVerb
 from coterie.kube.apiserver.verbs.write import WriteVerbs
 from coterie.kube.store.protocol import Store, StoreError
 
+if TYPE_CHECKING:
+    from coterie.kube.apiserver import outgoing
+else:
+    outgoing = lazy_import("coterie.kube.apiserver.outgoing")
+
 log = logger("apiserver")
 
 Object = dict[str, Any]
 Verb = Callable[[ResourceRequest], Response | Awaitable[Response]]
+Dial = Callable[[str, int], Awaitable[socket.socket]]
 _CRDS = "/registry/apiextensions.k8s.io/customresourcedefinitions"
 _RBAC = "/registry/rbac.authorization.k8s.io/"
 _SELECTING = frozenset(("list", "watch", "deletecollection"))
@@ -107,6 +115,8 @@ class Settings:
     """TLS towards node agents: the server's own certificate, and whose it trusts."""
     service_cidr: str = "100.112.0.0/16"
     """The virtual addresses of Services."""
+    dial: Dial | None = None
+    """Connects to endpoints of Services, where they are in a network that this process is not in (`outgoing.py`)."""
     event_ttl: float = 3600.0
     """Seconds after which Event objects are forgotten."""
     compact_every: float = 300.0
@@ -167,6 +177,14 @@ class ApiServer:
         self._build_verbs()
         self._observe()
         self._describe_metrics()
+
+    @cached_property
+    def outgoing(self) -> outgoing.Outgoing:
+        """Made when first needed: most servers call nobody."""
+        slices = self.state.collection("/registry/discovery.k8s.io/endpointslices")
+        return outgoing.Outgoing(
+            self._collection("services"), slices, self._collection("endpoints"), self.settings.dial
+        )
 
     def _serve_builtin(self, resource: Resource, schemas: builtin_schemas.BuiltinSchemas) -> None:
         head = head_of(resource.storage_api_version, resource.kind)
