@@ -72,6 +72,7 @@ class ApiPlane:
                 audit_sinks=sinks,
                 agent_tls=self._identity.agent_tls,
                 extensions=[apiserver_extension(self._identity.domain_agent_tls)],
+                authentication_info=self._identity.authentication_info(),
                 event_ttl=api.event_ttl_seconds,
                 service_cidr=settings.network.service_cidr,
                 toleration_seconds=settings.controllers.pod_eviction_seconds,
