@@ -71,6 +71,7 @@ from coterie.kube.apiserver.auth.tokens import Lookups, TokenSigner, request_tok
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.crds import CrdRegistry
 from coterie.kube.apiserver.extension import ApiServerExtension
+from coterie.kube.apiserver.http_proxy import HttpProxy
 from coterie.kube.apiserver.kinds import EventStrategy, Strategy
 from coterie.kube.apiserver.metrics import Metrics
 from coterie.kube.apiserver.openapi.service import OpenApi
@@ -242,6 +243,16 @@ class ApiServer:
             self.settings.agent_tls,
             [each.agent_verifier(self.state, self.clock) for each in self.settings.extensions if each.agent_verifier],
             owner_label=ownership.label if ownership is not None else "",
+        )
+        self._http_proxy = HttpProxy(
+            core("nodes"),
+            core("pods"),
+            core("services"),
+            self.state.collection("/registry/discovery.k8s.io/endpointslices"),
+            core("endpoints"),
+            proxy,
+            self._tasks,
+            lambda: self.outgoing,
         )
         self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
         self._custom_metrics = custom_metrics.CustomMetricsApi(
@@ -466,6 +477,8 @@ class ApiServer:
             sub = resource.subresource(target.subresource)
             if sub is None:
                 raise _no_resource()
+            if target.subresource == "proxy":
+                return self._http_proxy.proxy(call)
             verb = self._sub_verbs.get((target.subresource, target.verb)) if target.verb in sub.verbs else None
         else:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
