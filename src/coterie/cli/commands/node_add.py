@@ -150,7 +150,9 @@ def _control_plane(args: argparse.Namespace, app: App) -> DomainPaths:
     if len(domains) > 1:
         raise CliError(f"Error: there are several domains under {root}: choose one with --domain {'|'.join(domains)}")
     if not domains:
-        raise CliError(f"Error: there is no control plane and no lite under {root}; start one with `coterie start -c FILE`")
+        raise CliError(
+            f"Error: there is no control plane and no lite under {root}; start one with `coterie start -c FILE`"
+        )
     return DomainPaths.of(root, domains[0])
 
 

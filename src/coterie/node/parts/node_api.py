@@ -131,6 +131,8 @@ class NodeApi:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 answer = await self._pool.request(request.method, target, upstream_headers(request, node), request.body)
+        except ValueError as problem:
+            raise BadRequest("the path or a header of the request has characters that cannot be passed on") from problem
         except (plain_client.HttpFailure, TimeoutError) as problem:
             raise _unavailable(problem) from problem
         headers = [(name, answer.headers[name]) for name in _ANSWERED if name in answer.headers]
