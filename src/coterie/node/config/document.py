@@ -101,6 +101,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         raise top.refused("runtime", f'this version has runp (pods are processes), not "{top.text("runtime")}"')
     section = gateway.read(top, mode, domain, paths, ports.lowest_port() if lowest_port is None else lowest_port)
     join = _join(top, mode)
+    registers = mode == "lite" and join is None
     network = _network(top.block("network"))
     collected = top.block("garbageCollection")
     data = collected.block("kusciaDomainDataGC")
@@ -120,6 +121,8 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
         logrotate=rotation,
         api=_api(top.block("apiServer")),
+        node_api=_api(top.block("apiServer")) if registers and top.raw("apiServer") else None,
+        only_namespace=domain if registers else "",
         controllers=_controllers(top.block("controllers")),
         network=network,
         agent=_agent(top, network, joins=join is not None) if mode != "master" else None,

@@ -74,7 +74,7 @@ async def _vni(node: NodeContext, bundle: Bundle | None) -> int:
         return bundle.vni
     master = settings.gateway.master
     if master is not None:
-        return cluster_network.vni_of(f"{master.host}:{master.port}{master.prefix}", settings.domain)
+        return cluster_network.vni_of(cluster_network.cluster_of_master(master), settings.domain)
     found = await node.client.get(NAMESPACES, cluster_network.NAMESPACE)
     return cluster_network.vni_of(found.metadata.uid, settings.domain)
 
