@@ -29,10 +29,19 @@ class UserInfo:
 class Peer:
     """The other end of a connection. One object for all requests of that connection."""
 
-    __slots__ = ("address", "certificate_user", "encrypted")
+    __slots__ = ("address", "certificate_user", "connected", "encrypted")
 
-    def __init__(self, address: str = "", *, certificate_user: UserInfo | None = None, encrypted: bool = False) -> None:
+    def __init__(
+        self,
+        address: str = "",
+        *,
+        certificate_user: UserInfo | None = None,
+        encrypted: bool = False,
+        connected: bool = False,
+    ) -> None:
         self.address = address
+        self.connected = connected
+        """There is a socket between us, so a long body is better sent in pieces than as a whole."""
         self.certificate_user = certificate_user
         self.encrypted = encrypted
 

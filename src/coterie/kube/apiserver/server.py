@@ -46,6 +46,7 @@ from coterie.kube.apiserver import (
     options,
     paths,
     pretty,
+    response_encoding,
     usage,
 )
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
@@ -210,7 +211,7 @@ class ApiServer:
 
     def _build_verbs(self) -> None:
         core = self._collection
-        presenter = Presenter(self.clock)
+        presenter = Presenter(self.clock, self._tasks)
         # The order of admission: who may create here at all, what is filled in, what others have the last word on.
         self._admission = Admission(
             (
@@ -376,7 +377,7 @@ class ApiServer:
         except (errors.ApiError, HttpProblem) as error:
             answer = status_response(error)
         if isinstance(answer, Response):
-            answer = pretty.for_people(request, answer)
+            answer = response_encoding.for_client(request, pretty.for_people(request, answer))
             self._answered(request, target, answer, started)
             return answer
         return self._finish(request, target, answer, started)
@@ -392,7 +393,7 @@ class ApiServer:
             # Nobody waits for the answer, but a write that was under way is done all the same.
             self._answered(request, target, Response(_CLIENT_LEFT), started)
             raise
-        answer = pretty.for_people(request, answer)
+        answer = response_encoding.for_client(request, pretty.for_people(request, answer))
         self._answered(request, target, answer, started)
         return answer
 
