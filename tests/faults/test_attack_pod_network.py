@@ -65,7 +65,7 @@ os.setgroups([]), os.setgid(65534), os.setuid(65534)
 for place in sys.argv[1:]:
     host, port = place.rsplit(":", 1)
     try:
-        with socket.create_connection((host, int(port)), 3):
+        with socket.create_connection((host, int(port)), 15):
             print(place)
     except OSError:
         pass
@@ -82,5 +82,5 @@ def test_another_user_of_the_machine_reaches_ordinary_pods_and_nothing_else(atta
     engines = [f"{each.address}:{each.port}" for each in (targets.engine, targets.partner)]
     ordinary = f"{targets.victim.address}:{targets.victim.port}"
     command = [sys.executable, "-S", "-c", _TRY, ordinary, *engines, *gateways]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
     assert done.stdout.split() == [ordinary]

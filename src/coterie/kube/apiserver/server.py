@@ -46,6 +46,7 @@ from coterie.kube.apiserver import (
     options,
     paths,
     pretty,
+    response_encoding,
     usage,
 )
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
@@ -62,6 +63,7 @@ from coterie.kube.apiserver.admission.steps import (
 from coterie.kube.apiserver.admission.storage import StorageAdmission
 from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
 from coterie.kube.apiserver.auth import grants, reviews
+from coterie.kube.apiserver.auth.authentication_info import AuthenticationInfo
 from coterie.kube.apiserver.auth.authn import Authenticator
 from coterie.kube.apiserver.auth.nodes import NodeAuthorizer
 from coterie.kube.apiserver.auth.rbac import forbidden
@@ -70,6 +72,7 @@ from coterie.kube.apiserver.auth.tokens import Lookups, TokenSigner, request_tok
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.crds import CrdRegistry
 from coterie.kube.apiserver.extension import ApiServerExtension
+from coterie.kube.apiserver.http_proxy import HttpProxy
 from coterie.kube.apiserver.kinds import EventStrategy, Strategy
 from coterie.kube.apiserver.metrics import Metrics
 from coterie.kube.apiserver.openapi.service import OpenApi
@@ -125,6 +128,8 @@ class Settings:
     """For how long new pods stay on a node that is not ready or not reachable unless they say it themselves."""
     dial: Dial | None = None
     """Connects to endpoints of Services, where they are in a network that this process is not in (`outgoing.py`)."""
+    authentication_info: AuthenticationInfo | None = None
+    """Authorities that aggregated API servers have to know; None: no such ConfigMap is written."""
     event_ttl: float = 3600.0
     """Seconds after which Event objects are forgotten."""
     compact_every: float = 300.0
@@ -206,7 +211,7 @@ class ApiServer:
 
     def _build_verbs(self) -> None:
         core = self._collection
-        presenter = Presenter(self.clock)
+        presenter = Presenter(self.clock, self._tasks)
         # The order of admission: who may create here at all, what is filled in, what others have the last word on.
         self._admission = Admission(
             (
@@ -239,6 +244,16 @@ class ApiServer:
             self.settings.agent_tls,
             [each.agent_verifier(self.state, self.clock) for each in self.settings.extensions if each.agent_verifier],
             owner_label=ownership.label if ownership is not None else "",
+        )
+        self._http_proxy = HttpProxy(
+            core("nodes"),
+            core("pods"),
+            core("services"),
+            self.state.collection("/registry/discovery.k8s.io/endpointslices"),
+            core("endpoints"),
+            proxy,
+            self._tasks,
+            lambda: self.outgoing,
         )
         self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
         self._custom_metrics = custom_metrics.CustomMetricsApi(
@@ -296,6 +311,8 @@ class ApiServer:
         self._loaded = True
         await self._renew_event_lease()
         await bootstrap.ensure(self.call, self.settings.extensions)
+        if self.settings.authentication_info is not None:
+            await bootstrap.ensure_authentication_info(self.call, self.settings.authentication_info)
         incomplete = [each.load() for each in self._collection("services") if b'"clusterIP":' not in each.raw]
         await bootstrap.complete_services(self.call, incomplete)
         await apiservices.reconcile(self.state, self.resources, self.clock)
@@ -360,7 +377,7 @@ class ApiServer:
         except (errors.ApiError, HttpProblem) as error:
             answer = status_response(error)
         if isinstance(answer, Response):
-            answer = pretty.for_people(request, answer)
+            answer = response_encoding.for_client(request, pretty.for_people(request, answer))
             self._answered(request, target, answer, started)
             return answer
         return self._finish(request, target, answer, started)
@@ -376,7 +393,7 @@ class ApiServer:
             # Nobody waits for the answer, but a write that was under way is done all the same.
             self._answered(request, target, Response(_CLIENT_LEFT), started)
             raise
-        answer = pretty.for_people(request, answer)
+        answer = response_encoding.for_client(request, pretty.for_people(request, answer))
         self._answered(request, target, answer, started)
         return answer
 
@@ -461,6 +478,8 @@ class ApiServer:
             sub = resource.subresource(target.subresource)
             if sub is None:
                 raise _no_resource()
+            if target.subresource == "proxy":
+                return self._http_proxy.proxy(call)
             verb = self._sub_verbs.get((target.subresource, target.verb)) if target.verb in sub.verbs else None
         else:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None

@@ -197,8 +197,8 @@ class PodCluster:
 def cluster_of(settings: NodeSettings, chosen: AgentConfig) -> PodCluster:
     network, own = settings.network, ipaddress.IPv4Network(chosen.pod_cidr)
     fits = (
-        # A lite that registered through gateways sees no Nodes but its own: its domain has no other.
-        settings.gateway.master is None
+        # A lite that registered has other nodes if they may join it.
+        (settings.gateway.master is None or settings.node_api is not None)
         and own.prefixlen == network.node_mask_size
         and own.subnet_of(ipaddress.IPv4Network(network.pod_cidr))
     )

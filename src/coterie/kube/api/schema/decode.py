@@ -254,7 +254,7 @@ class _Repair:
         for key, item in value.items():
             # Go keeps the entry with the zero value of its type.
             # Go does not tell the key of a map, except on the way to a field of a struct.
-            inner = f"{path}.{key}" if node.properties else path
+            inner = path if _plain_type(node) is not None else f"{path}.{key}"
             value[key] = _zero(node) if item is None else self.value(item, node, inner)
         return value
 

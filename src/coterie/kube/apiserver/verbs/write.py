@@ -63,7 +63,7 @@ class WriteVerbs:
 
     async def create(self, call: ResourceRequest) -> Response:
         asked = options.write_options(call.request)
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         obj = self._read(call, asked)
         metadata = self._metadata(call, obj)
         if _is_revision(metadata.get("resourceVersion")):
@@ -138,7 +138,7 @@ class WriteVerbs:
 
     async def update(self, call: ResourceRequest) -> Response:
         asked = options.write_options(call.request)
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         obj = self._read(call, asked)
         metadata = self._metadata(call, obj)
         if not metadata.get("name"):
@@ -260,7 +260,7 @@ class WriteVerbs:
 
     async def patch(self, call: ResourceRequest) -> Response:
         asked = options.write_options(call.request)
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         media = bodies.media_type(call.request.headers.get("content-type", ""))
         if media in _APPLY:
             return await self._apply(call, asked, want)
