@@ -155,7 +155,15 @@ USED = [
     ("dns.upstream[]", "192.0.2.1:53", "dns.upstream", ("192.0.2.1:53",), MASTER),
     ("runtime", "runp", "agent.port", 10250, AUTONOMY),
 ]  # fmt: skip
-TESTED_ELSEWHERE = {"gateway.ingress.host", "mode", "domainKeyData", "liteDeployToken", "root", "join"}
+TESTED_ELSEWHERE = {
+    *(path for path in keys.USED if path.startswith("image.")),
+    "gateway.ingress.host",
+    "mode",
+    "domainKeyData",
+    "liteDeployToken",
+    "root",
+    "join",
+}
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_pull(cli, tmp_path):
         assert (code, err) == (0, "") and out.startswith(f"pulled {name} (5B) sha256:")
         registry.token, registry.credentials = "t", "Basic " + base64.b64encode(b"me:secret").decode()
         assert cli("pull", name, "--store", "two")[::2] == (
-            1, f"Error: {registry.host} does not allow pulling team/app\n"
+            1, f"Error: {registry.host} refuses the user name or password for team/app\n"
         )  # fmt: skip
         given = ("--username", "me", "--password-stdin")
         assert cli("pull", name, *given, "--store", "three", stdin=b"secret\n")[0] == 0
