@@ -20,11 +20,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.base.secret import SecretValue
 from coterie.http.errors import HttpProblem
@@ -44,11 +45,13 @@ from coterie.kube.apiserver import (
     options,
     paths,
     pretty,
+    service_ranges,
     usage,
 )
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.quotas import Quotas
+from coterie.kube.apiserver.admission.runtime_class import RuntimeClasses
 from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
 from coterie.kube.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
 from coterie.kube.apiserver.admission.storage import StorageAdmission
@@ -78,6 +81,11 @@ from coterie.kube.apiserver.verbs.subresources import Subresources
 from coterie.kube.apiserver.verbs.watch import WatchVerb
 from coterie.kube.apiserver.verbs.write import WriteVerbs
 from coterie.kube.store.protocol import Store, StoreError
+
+if TYPE_CHECKING:
+    from coterie.kube.apiserver import component_status
+else:
+    component_status = lazy_import("coterie.kube.apiserver.component_status")
 
 log = logger("apiserver")
 
@@ -181,6 +189,10 @@ class ApiServer:
     def _build_verbs(self) -> None:
         core = self._collection
         presenter = Presenter(self.clock)
+        service_addresses = ServiceAddresses(
+            core("services"), self.settings.service_cidr, addresses=self.state.collection(service_ranges.ADDRESSES)
+        )
+        self._service_ranges = service_ranges.ServiceRanges(self.state, service_addresses, self.call, self.clock)
         # The order of admission: who may create here at all, what is filled in, what others have the last word on.
         self._admission = Admission(
             (
@@ -189,11 +201,12 @@ class ApiServer:
                 ServiceAccounts(core("serviceaccounts")),
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
                 StorageAdmission(self.state.collection("/registry/storage.k8s.io/storageclasses")),
+                RuntimeClasses(self.state.collection("/registry/node.k8s.io/runtimeclasses")),
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
-                ServiceAddresses(core("services"), self.settings.service_cidr),
+                service_addresses,
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
         )
@@ -272,6 +285,8 @@ class ApiServer:
         incomplete = [each.load() for each in self._collection("services") if b'"clusterIP":' not in each.raw]
         await bootstrap.complete_services(self.call, incomplete)
         await apiservices.reconcile(self.state, self.resources, self.clock)
+        await self._service_ranges.reconcile()
+        self._tasks.create_task(self._service_ranges.run(), name="apiserver service ranges")
         self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
         self._tasks.create_task(self._follow_catalogue(), name="apiserver catalogue")
         self.ready = True
@@ -490,6 +505,8 @@ class ApiServer:
             if target.verb not in resource.verbs or not target.subresource:
                 raise _not_allowed()
             return self._custom_metrics.respond(request, target)
+        if resource.kind == "ComponentStatus" and target.verb in resource.verbs and not target.subresource:
+            return component_status.respond(request, resource, target.name, self.ready, self.clock.now())
         if target.verb not in resource.verbs or target.name or target.subresource:
             raise _not_allowed()
         if resource.namespaced != bool(target.namespace):

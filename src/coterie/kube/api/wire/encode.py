@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from base64 import b64decode
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from typing import Any
 
@@ -23,7 +23,7 @@ FieldEncoder = Callable[[Any], bytes]
 MessageEncoder = Callable[[Any], bytes]
 Object = dict[str, Any]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 _double = struct.Struct("<d").pack
 _MASK = (1 << 64) - 1
@@ -210,7 +210,7 @@ def _micro_time(text: str) -> bytes:
 
 def _moment(text: str) -> datetime:
     moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 @lru_cache(maxsize=1024)
