@@ -66,6 +66,10 @@ def volume_attributes_class(obj: Object, now: float) -> Cells:
     return [name_of(obj), obj.get("driverName") or "", age(created(obj), now)]
 
 
+def only_age(obj: Object, now: float) -> Cells:
+    return [name_of(obj), age(created(obj), now)]
+
+
 # ---- devices --------------------------------------------------------------------------------------------------------
 
 
@@ -195,6 +199,8 @@ RARE: dict[tuple[str, str], TableLayout] = {
     ("node.k8s.io", "runtimeclasses"): TableLayout(
         (NAME, text("Handler", "Runtime that runs the pods."), AGE), runtime_class
     ),
+    ("resource.k8s.io", "deviceclasses"): TableLayout((NAME, AGE), only_age),
+    ("resource.k8s.io", "resourceclaimtemplates"): TableLayout((NAME, AGE), only_age),
     ("resource.k8s.io", "resourceclaims"): TableLayout(
         (NAME, text("State", "Whether devices are allocated, and reserved for pods."), AGE), resource_claim
     ),
