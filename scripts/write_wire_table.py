@@ -1,4 +1,4 @@
-"""Write src/coterie/kube/api/wire/messages.tsv from the types of the Kubernetes release in tests/kubernetes/binaries.
+"""Write src/coterie/kube/api/wire/messages.tsv from the types of the Kubernetes release in tests/real_kubernetes/binaries.
 
     scripts/get-kubernetes && .venv/bin/python scripts/write_wire_table.py
 
@@ -23,7 +23,9 @@ HEAD = (
 def main() -> None:
     found = subprocess.run([CODEC, "fields"], check=True, capture_output=True, text=True).stdout.splitlines()
     known = {row.partition("\t")[0] for row in found}
-    kept = [row for row in TABLE.read_text().splitlines() if not row.startswith("#") and row.partition("\t")[0] not in known]
+    kept = [
+        row for row in TABLE.read_text().splitlines() if not row.startswith("#") and row.partition("\t")[0] not in known
+    ]
     rows = sorted([*found, *kept], key=lambda row: (row.split("\t")[0], int(row.split("\t")[1])))
     TABLE.write_text(HEAD + "\n".join(rows) + "\n")
 

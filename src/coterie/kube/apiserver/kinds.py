@@ -14,7 +14,7 @@ from coterie.base.lazy_import import lazy_import
 from coterie.kube.api import errors, rules, selectors
 from coterie.kube.api.resources import Resource
 from coterie.kube.api.rules import scale
-from coterie.kube.api.schema import decode, defaulting, prune, structural, validate
+from coterie.kube.api.schema import decode, defaulting, prune, ratchet, structural, validate
 from coterie.kube.api.schema.builtin import BuiltinSchemas
 from coterie.kube.api.schema.node import Schema
 
@@ -38,6 +38,14 @@ _NEEDS_VERSION: Final = frozenset(
 )
 """Built-in kinds that a PUT without resourceVersion does not overwrite."""
 ANYTHING: Final[Object] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+class NotDecodable(errors.BadRequest):
+    """A body that is no object of the kind. `fault` is what is wrong, without saying of which object."""
+
+    def __init__(self, message: str, fault: str) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class Strategy:
@@ -80,11 +88,12 @@ class Strategy:
         """Check types and unknown fields of a decoded body in place; returns warnings."""
         wrong, unknown = decode.decode_check(obj, self.schema)
         if wrong:
-            raise errors.BadRequest(
-                f'{self.resource.kind} in version "{self.resource.version}" cannot be handled as a '
-                f"{self.resource.kind}: {wrong[0]}"
-            )
+            raise self._not_decodable(wrong[0])
         return _unknown(unknown, validation)
+
+    def _not_decodable(self, fault: str) -> NotDecodable:
+        kind, version = self.resource.kind, self.resource.version
+        return NotDecodable(f'{kind} in version "{version}" cannot be handled as a {kind}: {fault}', fault)
 
     def default(self, obj: Object) -> None:
         self._rules.default(obj)
@@ -161,10 +170,10 @@ class CustomStrategy(Strategy):
         unknown = prune.unknown_fields(obj, self.schema) if validation != "Ignore" else []
         metadata = obj.get("metadata")
         if metadata is not None and not isinstance(metadata, dict):
-            raise errors.BadRequest(f"{self.resource.kind} cannot be read: metadata must be an object")
+            raise self._not_decodable("metadata must be an object")
         wrong = decode.check_types({"metadata": metadata or {}}, self._metadata_schema)
         if wrong:
-            raise errors.BadRequest(f"{self.resource.kind} cannot be read: {wrong[0]}")
+            raise self._not_decodable(wrong[0])
         warnings = _unknown(unknown, validation)
         prune.prune(obj, self.schema)
         return warnings
@@ -212,9 +221,13 @@ class CustomStrategy(Strategy):
         return self._validate(new, old)
 
     def _validate(self, obj: Object, old: Object | None) -> list[errors.FieldError]:
-        faults = validate.validate(obj, self.schema) if old is None else validate.validate_update(obj, old, self.schema)
+        if old is None:
+            faults = validate.validate(obj, self.schema)
+        else:
+            faults = validate.validate_update(obj, old, self.schema)
+            faults = ratchet.new_faults(faults, obj, old, self.schema) if faults else faults
         if not faults and self.schema.has_rules:
-            faults = cel.check(obj, old, self.schema, "")
+            faults = cel.check(obj, old, self.schema, "", ratchet=old is not None)
         return faults
 
     def scale_of(self, obj: Object) -> Object:
@@ -251,5 +264,6 @@ def _unknown(paths: list[str], validation: str) -> list[str]:
     if len(paths) > errors.MAX_SHOWN:
         messages.append(f"{len(paths) - errors.MAX_SHOWN} more unknown fields")
     if validation == "Strict":
-        raise errors.BadRequest("strict decoding error: " + ", ".join(messages))
+        fault = "strict decoding error: " + ", ".join(messages)
+        raise NotDecodable(fault, fault)
     return messages

@@ -25,6 +25,7 @@ from coterie.kube.api.rules import (
     reviews,
     services,
     storage,
+    webhooks,
 )
 from coterie.kube.api.rules.base import KindRules
 
@@ -71,6 +72,7 @@ RULES: dict[tuple[str, str], KindRules] = _Rules(
         **endpoints.RULES,
         **rbac.RULES,
         **crd.RULES,
+        **webhooks.RULES,
         **events.RULES,
         **reviews.RULES,
     }
