@@ -47,11 +47,13 @@ from coterie.kube.apiserver import (
     paths,
     pretty,
     response_encoding,
+    service_ranges,
     usage,
 )
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.quotas import Quotas
+from coterie.kube.apiserver.admission.runtime_class import RuntimeClasses
 from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
 from coterie.kube.apiserver.admission.steps import (
     DefaultTolerations,
@@ -91,8 +93,9 @@ from coterie.kube.apiserver.verbs.write import WriteVerbs
 from coterie.kube.store.protocol import Store, StoreError
 
 if TYPE_CHECKING:
-    from coterie.kube.apiserver import outgoing
+    from coterie.kube.apiserver import component_status, outgoing
 else:
+    component_status = lazy_import("coterie.kube.apiserver.component_status")
     outgoing = lazy_import("coterie.kube.apiserver.outgoing")
 
 log = logger("apiserver")
@@ -212,6 +215,10 @@ class ApiServer:
     def _build_verbs(self) -> None:
         core = self._collection
         presenter = Presenter(self.clock, self._tasks)
+        service_addresses = ServiceAddresses(
+            core("services"), self.settings.service_cidr, addresses=self.state.collection(service_ranges.ADDRESSES)
+        )
+        self._service_ranges = service_ranges.ServiceRanges(self.state, service_addresses, self.call, self.clock)
         # The order of admission: who may create here at all, what is filled in, what others have the last word on.
         self._admission = Admission(
             (
@@ -221,11 +228,12 @@ class ApiServer:
                 DefaultTolerations(self.settings.toleration_seconds),
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
                 StorageAdmission(self.state.collection("/registry/storage.k8s.io/storageclasses")),
+                RuntimeClasses(self.state.collection("/registry/node.k8s.io/runtimeclasses")),
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
-                ServiceAddresses(core("services"), self.settings.service_cidr),
+                service_addresses,
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
         )
@@ -316,6 +324,8 @@ class ApiServer:
         incomplete = [each.load() for each in self._collection("services") if b'"clusterIP":' not in each.raw]
         await bootstrap.complete_services(self.call, incomplete)
         await apiservices.reconcile(self.state, self.resources, self.clock)
+        await self._service_ranges.reconcile()
+        self._tasks.create_task(self._service_ranges.run(), name="apiserver service ranges")
         self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
         self._tasks.create_task(self._follow_catalogue(), name="apiserver catalogue")
         self.ready = True
@@ -538,6 +548,8 @@ class ApiServer:
             if target.verb not in resource.verbs or not target.subresource:
                 raise _not_allowed()
             return self._custom_metrics.respond(request, target)
+        if resource.kind == "ComponentStatus" and target.verb in resource.verbs and not target.subresource:
+            return component_status.respond(request, resource, target.name, self.ready, self.clock.now())
         if target.verb not in resource.verbs or target.name or target.subresource:
             raise _not_allowed()
         if resource.namespaced != bool(target.namespace):

@@ -72,6 +72,9 @@ CONTROLLERS = (
         events="persistentvolume-controller",
     ),
     ControllerSpec(
+        "ephemeralvolume", f"{_HERE}.ephemeralvolume.controller", wakes_for=(PODS,), events="ephemeral_volume"
+    ),
+    ControllerSpec(
         "nodeipam",
         f"{_HERE}.nodeipam.controller",
         wakes_for=(NODES,),
