@@ -14,7 +14,7 @@ from coterie.base.lazy_import import lazy_import
 from coterie.kube.api import errors, rules, selectors
 from coterie.kube.api.resources import Resource
 from coterie.kube.api.rules import scale
-from coterie.kube.api.schema import decode, defaulting, prune, structural, validate
+from coterie.kube.api.schema import decode, defaulting, prune, ratchet, structural, validate
 from coterie.kube.api.schema.node import Schema
 
 if TYPE_CHECKING:
@@ -189,9 +189,13 @@ class CustomStrategy(Strategy):
         return self._validate(new, old)
 
     def _validate(self, obj: Object, old: Object | None) -> list[errors.FieldError]:
-        faults = validate.validate(obj, self.schema) if old is None else validate.validate_update(obj, old, self.schema)
+        if old is None:
+            faults = validate.validate(obj, self.schema)
+        else:
+            faults = validate.validate_update(obj, old, self.schema)
+            faults = ratchet.new_faults(faults, obj, old, self.schema) if faults else faults
         if not faults and self.schema.has_rules:
-            faults = cel.check(obj, old, self.schema, "")
+            faults = cel.check(obj, old, self.schema, "", ratchet=old is not None)
         return faults
 
     def scale_of(self, obj: Object) -> Object:
