@@ -132,6 +132,7 @@ _READ = ("get", "list")
 _RBAC = "rbac.authorization.k8s.io"
 _AUTHZ = "authorization.k8s.io"
 _AUTHN = "authentication.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
 
 BUILTIN: tuple[Resource, ...] = (
     _r("", "v1", "bindings", "Binding", verbs=_CREATE, virtual=True),
@@ -160,6 +161,10 @@ BUILTIN: tuple[Resource, ...] = (
         subs=(Subresource("token", _CREATE, "TokenRequest", _AUTHN, "v1"),),
     ),
     _r("", "v1", "services", "Service", short="svc", categories="all", subs=(STATUS,), returns_deleted=True),
+    _r(_ADMISSION, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", cluster=True,
+       categories="api-extensions"),
+    _r(_ADMISSION, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", cluster=True,
+       categories="api-extensions"),
     _r("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", cluster=True,
        short="crd crds", categories="api-extensions", subs=(STATUS,)),
     _r("apiregistration.k8s.io", "v1", "apiservices", "APIService", cluster=True, categories="api-extensions",

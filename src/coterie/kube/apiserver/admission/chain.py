@@ -29,6 +29,8 @@ class AdmissionRequest:
     user: UserInfo
     dry_run: bool
     subresource: str = ""
+    repeated: bool = False
+    """The steps saw it before: webhooks looked at the object in between. A step that must act once leaves it."""
     release: list[Callable[[], None]] = field(default_factory=list)
 
 
