@@ -50,6 +50,7 @@ from coterie.kube.apiserver import (
 )
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
+from coterie.kube.apiserver.admission.policies import PolicyAdmission
 from coterie.kube.apiserver.admission.quotas import Quotas
 from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
 from coterie.kube.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
@@ -199,6 +200,7 @@ class ApiServer:
     def _build_verbs(self) -> None:
         core = self._collection
         presenter = Presenter(self.clock)
+        policies = PolicyAdmission(self.state, lambda *key: self._strategies.get(key), self.authorizer)
         # The order of admission: who may create here at all, what is filled in, what others have the last word on.
         self._admission = Admission(
             (
@@ -207,11 +209,13 @@ class ApiServer:
                 ServiceAccounts(core("serviceaccounts")),
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
                 StorageAdmission(self.state.collection("/registry/storage.k8s.io/storageclasses")),
+                policies.mutate,
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
                 ServiceAddresses(core("services"), self.settings.service_cidr),
+                policies.validate,
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
         )
@@ -219,7 +223,9 @@ class ApiServer:
         self._watch = WatchVerb(self.state, presenter, reader, self._tasks)
         more = {key: text for each in self.settings.extensions for key, text in each.stored_only.items()}
         writer = WriteVerbs(self.state, self._admission, presenter, self.clock, more)
-        deleter = DeleteVerbs(self.state, presenter, self._schemas["v1/DeleteOptions"], self.clock)
+        deleter = DeleteVerbs(
+            self.state, presenter, self._schemas["v1/DeleteOptions"], self.clock, admit=policies.validate_deletion
+        )
         subs = Subresources(writer, self._schemas, self.clock)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
         evictions = EvictionVerb(self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock)
@@ -393,6 +399,7 @@ class ApiServer:
                     impersonator=request.impersonator,
                     user_agent=request.headers.get("user-agent", ""),
                     dry_run=request.param("dryRun") == "All",
+                    annotations=request.annotations,
                 )
             )
 

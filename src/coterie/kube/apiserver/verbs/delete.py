@@ -7,6 +7,7 @@ An object goes at once only when nobody holds it. Otherwise `deletionTimestamp` 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from coterie.kube.api import errors
 from coterie.kube.api.labels import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from coterie.kube.api.schema.node import Schema
 from coterie.kube.apiserver import bodies, content_negotiation, options, presentation
+from coterie.kube.apiserver.admission.chain import AdmissionRequest
 from coterie.kube.apiserver.admission.steps import PROTECTED_NAMESPACES
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode
@@ -48,7 +50,17 @@ class DeleteOptions:
 
 
 class DeleteVerbs:
-    def __init__(self, state: ResourceStorage, presenter: presentation.Presenter, schema: Schema, clock: Clock) -> None:
+    def __init__(
+        self,
+        state: ResourceStorage,
+        presenter: presentation.Presenter,
+        schema: Schema,
+        clock: Clock,
+        *,
+        admit: Callable[[Callable[[], AdmissionRequest]], None] = lambda attempt: None,
+    ) -> None:
+        self._admit = admit
+        """Who may refuse a deletion that a client asks for."""
         self._state = state
         self._present = presenter
         self._schema = schema
@@ -80,14 +92,19 @@ class DeleteVerbs:
         return Response(200, orjson.dumps(status) + b"\n")
 
     async def delete_object(
-        self, call: ResourceRequest, namespace: str, name: str, asked: DeleteOptions
+        self, call: ResourceRequest, namespace: str, name: str, asked: DeleteOptions, *, admitted: bool = False
     ) -> tuple[ObjectEntry, bool]:
-        """Delete one object, or mark it for deletion; returns its last state and whether it is gone."""
+        """Delete one object, or mark it for deletion; returns its last state and whether it is gone.
+
+        `admitted`: the caller has passed admission with another request.
+        """
         outcome: list[bool] = []
 
         def decide(entry: ObjectEntry | None) -> ObjectWrite | None:
             if entry is None:
                 raise call.not_found()
+            if not admitted:
+                self._admit(lambda: self._attempt(call, entry, asked))
             write = self._decide(call, entry, asked)
             outcome.append(write is not None and write.value is None)
             return write
@@ -101,6 +118,13 @@ class DeleteVerbs:
         written = await self._state.modify(collection, namespace, name, decide)
         assert written is not None
         return written, outcome[0]
+
+    @staticmethod
+    def _attempt(call: ResourceRequest, entry: ObjectEntry, asked: DeleteOptions) -> AdmissionRequest:
+        return AdmissionRequest(
+            "delete", call.resource, entry.namespace, entry.name, {}, entry.load(), call.user, asked.dry_run,
+            warnings=call.warnings, request=call.request,
+        )  # fmt: skip
 
     def _decide(self, call: ResourceRequest, entry: ObjectEntry, asked: DeleteOptions) -> ObjectWrite | None:
         obj = entry.load()

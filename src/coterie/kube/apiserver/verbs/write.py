@@ -103,7 +103,10 @@ class WriteVerbs:
                 [], None, obj, strategy.storage_schema, manager=asked.manager, operation="Update",
                 api_version=resource.api_version, subresource="", now=now, has_status=strategy.has_status,
             )  # fmt: skip
-        attempt = AdmissionRequest("create", resource, call.namespace, name, obj, None, call.user, asked.dry_run)
+        attempt = AdmissionRequest(
+            "create", resource, call.namespace, name, obj, None, call.user, asked.dry_run,
+            warnings=call.warnings, request=call.request,
+        )  # fmt: skip
         with self._admission.reserving() as reserved:
             reserved.admit(attempt)
             self._refuse(call, obj, [*names.validate_meta(obj, resource), *strategy.validate_create(obj)])
@@ -195,11 +198,11 @@ class WriteVerbs:
                 manager=asked.manager, operation="Update", api_version=resource.api_version,
                 subresource=subresource, now=rfc3339(self._clock.now()), has_status=strategy.has_status,
             )  # fmt: skip
-        reserved.admit(
-            AdmissionRequest(
-                "update", resource, call.namespace, call.name, new, old, call.user, asked.dry_run, subresource
-            )
-        )
+        attempt = AdmissionRequest(
+            "update", resource, call.namespace, call.name, new, old, call.user, asked.dry_run, subresource,
+            warnings=call.warnings, request=call.request,
+        )  # fmt: skip
+        reserved.admit(attempt)
         faults = [*names.validate_meta(new, resource), *names.validate_meta_update(new, old)]
         if subresource == "status":
             faults += strategy.validate_status(new, old)
