@@ -346,7 +346,7 @@ KINDS = sorted(name for name, rows in TABLE.items() if rows[0][1] == "metadata" 
 @given(kind=st.sampled_from(KINDS), seed=st.integers(0, 2**32))
 def test_what_the_table_can_write_is_read_back(kind: str, seed: int) -> None:
     group, version, name = kind.rsplit(".", 2)
-    plain = {"core": "", "rbac": "rbac.authorization.k8s.io/", "meta": "meta.k8s.io/"}
+    plain = {"core": "", "flowcontrol": "flowcontrol.apiserver.k8s.io/", "rbac": "rbac.authorization.k8s.io/", "meta": "meta.k8s.io/"}
     prefix = plain.get(
         group, f"{group}/" if group in ("apps", "batch", "autoscaling", "policy") else f"{group}.k8s.io/"
     )
@@ -358,7 +358,7 @@ def test_what_the_table_can_write_is_read_back(kind: str, seed: int) -> None:
 
 def test_the_table_names_the_fields_that_the_published_schemas_have() -> None:
     validate = pytest.importorskip("kubernetes_validate")
-    path = Path(validate.__file__).parent / "kubernetes-json-schema" / "v1.32.0-local" / "_definitions.json"
+    path = Path(validate.__file__).parent / "kubernetes-json-schema" / "v1.36.0-local" / "_definitions.json"
     definitions = orjson.loads(path.read_bytes())["$defs"]
     roots = ("io.k8s.api.", "io.k8s.apimachinery.pkg.apis.", "io.k8s.apiextensions-apiserver.pkg.apis.")
 

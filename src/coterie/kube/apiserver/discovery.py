@@ -27,7 +27,7 @@ from coterie.kube.apiserver.documents import Document
 
 Json = dict[str, Any]
 
-KUBERNETES_MINOR = 32
+KUBERNETES_MINOR = 36
 _AGGREGATED = "APIGroupDiscoveryList"
 _AGGREGATED_VERSIONS = ("v2", "v2beta1")
 

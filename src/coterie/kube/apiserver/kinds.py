@@ -15,6 +15,7 @@ from coterie.kube.api import errors, rules, selectors
 from coterie.kube.api.resources import Resource
 from coterie.kube.api.rules import scale
 from coterie.kube.api.schema import decode, defaulting, prune, ratchet, structural, validate
+from coterie.kube.api.schema.builtin import BuiltinSchemas
 from coterie.kube.api.schema.node import Schema
 
 if TYPE_CHECKING:
@@ -36,15 +37,23 @@ class Strategy:
     unconditional_update = True
     """A PUT without resourceVersion overwrites, as Kubernetes allows for built-in kinds."""
 
-    def __init__(self, resource: Resource, schema: Schema, storage_schema: Schema) -> None:
+    def __init__(self, resource: Resource, schemas: BuiltinSchemas) -> None:
         self.resource = resource
-        self.schema = schema
-        self.storage_schema = storage_schema
-        """Schema of the stored version: what field ownership of stored objects walks along."""
+        self._schemas = schemas
         self.has_status = resource.subresource("status") is not None
         self.custom_fields: Sequence[str] = ()
         self._printer_columns: Sequence[Object] = ()
         self._rules = rules.RULES[(resource.group, resource.kind)]
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Compiled when first asked for: most kinds are never written to."""
+        return self._schemas[self.resource.schema_name]
+
+    @cached_property
+    def storage_schema(self) -> Schema:
+        """Schema of the stored version: what field ownership of stored objects walks along."""
+        return self._schemas[f"{self.resource.storage_api_version}/{self.resource.kind}"]
 
     @cached_property
     def table(self) -> build.TableBuilder:
@@ -119,15 +128,15 @@ class CustomStrategy(Strategy):
         self._scale_paths = scale.ScalePaths.of((version.get("subresources") or {}).get("scale") or {})
 
     @cached_property
-    def schema(self) -> Schema:  # type: ignore[override]
+    def schema(self) -> Schema:
         """Compiled when first needed: most definitions of a node are never written to."""
         schema = structural.compile_crd(self._read_schema(), self._object_meta)
         if schema.has_rules:
             cel.compile_rules(schema, "")
         return schema
 
-    @property
-    def storage_schema(self) -> Schema:  # type: ignore[override]
+    @cached_property
+    def storage_schema(self) -> Schema:
         return self.schema
 
     @cached_property

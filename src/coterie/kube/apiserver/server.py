@@ -50,6 +50,7 @@ from coterie.kube.apiserver import (
 )
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
+from coterie.kube.apiserver.admission.policies import PolicyAdmission
 from coterie.kube.apiserver.admission.quotas import Quotas
 from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
 from coterie.kube.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
@@ -194,14 +195,13 @@ class ApiServer:
             self.state.serve(VersionView(resource, storage_head=head, to_view=to_view, to_storage=to_storage))
         else:
             self.state.serve(VersionView(resource, storage_head=head))
-        schema = schemas[resource.schema_name]
-        stored = schemas[f"{resource.storage_api_version}/{resource.kind}"]
         kind = EventStrategy if resource.plural == "events" else Strategy
-        self._strategies[(resource.group, resource.version, resource.plural)] = kind(resource, schema, stored)
+        self._strategies[(resource.group, resource.version, resource.plural)] = kind(resource, schemas)
 
     def _build_verbs(self) -> None:
         core = self._collection
         presenter = Presenter(self.clock)
+        policies = PolicyAdmission(self.state, lambda *key: self._strategies.get(key), self.authorizer)
         # The order of admission: who may create here at all, what is filled in, what others have the last word on.
         self._admission = Admission(
             (
@@ -210,11 +210,13 @@ class ApiServer:
                 ServiceAccounts(core("serviceaccounts")),
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
                 StorageAdmission(self.state.collection("/registry/storage.k8s.io/storageclasses")),
+                policies.mutate,
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
                 ServiceAddresses(core("services"), self.settings.service_cidr),
+                policies.validate,
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
         )
@@ -235,7 +237,14 @@ class ApiServer:
             ),
         )
         writer = WriteVerbs(self.state, self._admission, presenter, self.clock, more, webhooks)
-        deleter = DeleteVerbs(self.state, presenter, self._schemas["v1/DeleteOptions"], self.clock, webhooks)
+        deleter = DeleteVerbs(
+            self.state,
+            presenter,
+            self._schemas["v1/DeleteOptions"],
+            self.clock,
+            webhooks,
+            admit=policies.validate_deletion,
+        )
         subs = Subresources(writer, self._schemas, self.clock, webhooks)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
         evictions = EvictionVerb(

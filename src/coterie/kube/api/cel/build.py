@@ -376,6 +376,11 @@ def _message(node: MessageLiteral, scope: Scope) -> Built:
         wanted = message.field(name)
         if wanted is None:
             scope.fault(node.pos, f"undefined field '{name}'")
+        elif wanted.name.startswith("Object."):
+            # Objects without a schema: only what is constructed here can be checked, by its name.
+            made = given.params[0] if given.name == "list" else given
+            if made.name.startswith("Object") and made.name != wanted.name:
+                scope.fault(node.pos, f"unexpected type name '{made.name}', expected '{wanted.name}'")
         elif not fits(wanted, given, {}):
             scope.fault(node.pos, f"expected type of field '{name}' is '{wanted}' but provided type is '{given}'")
         parts.append((name, run, optional))

@@ -7,6 +7,7 @@ Objects are taken in their stored version (`Resource.storage`); events are store
 from __future__ import annotations
 
 from coterie.kube.api.rules import (
+    admission_policies,
     apps,
     autoscaling,
     batch,
@@ -43,6 +44,7 @@ RULES: dict[tuple[str, str], KindRules] = {
     **webhooks.RULES,
     **events.RULES,
     **reviews.RULES,
+    **admission_policies.RULES,
 }
 
 __all__ = ["RULES", "KindRules"]

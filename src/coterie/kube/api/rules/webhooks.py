@@ -73,7 +73,7 @@ def _check_webhook(webhook: Obj, path: str) -> Errors:
     errors = _check_name(webhook.get("name") or "", f"{path}.name")
     errors += check_review_versions(webhook.get("admissionReviewVersions") or [], f"{path}.admissionReviewVersions")
     for index, rule in enumerate(webhook.get("rules") or ()):
-        errors += _check_rule(rule, f"{path}.rules[{index}]")
+        errors += check_rule(rule, f"{path}.rules[{index}]")
     errors += optional_one_of(webhook.get("failurePolicy"), ("Fail", "Ignore"), f"{path}.failurePolicy")
     errors += optional_one_of(webhook.get("matchPolicy"), ("Equivalent", "Exact"), f"{path}.matchPolicy")
     if not webhook.get("sideEffects"):
@@ -115,7 +115,7 @@ def check_review_versions(versions: list[str], path: str, known: tuple[str, ...]
     return errors
 
 
-def _check_rule(rule: Obj, path: str) -> Errors:
+def check_rule(rule: Obj, path: str) -> Errors:
     errors = _check_list(rule.get("operations") or [], f"{path}.operations", "operations")
     for index, operation in enumerate(rule.get("operations") or ()):
         if operation not in _OPERATIONS:

@@ -128,7 +128,7 @@ def _rows(name: str) -> list[list[str]]:
     return rows
 
 
-_PLAIN_GROUPS = {"": "core", "rbac.authorization.k8s.io": "rbac"} | {
+_PLAIN_GROUPS = {"": "core", "flowcontrol.apiserver.k8s.io": "flowcontrol", "rbac.authorization.k8s.io": "rbac"} | {
     group: group for group in ("apps", "autoscaling", "batch", "policy")
 }
 

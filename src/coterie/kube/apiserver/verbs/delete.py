@@ -7,6 +7,7 @@ An object goes at once only when nobody holds it. Otherwise `deletionTimestamp` 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -19,6 +20,7 @@ from coterie.kube.api import errors
 from coterie.kube.api.labels import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from coterie.kube.api.schema.node import Schema
 from coterie.kube.apiserver import bodies, content_negotiation, options, presentation
+from coterie.kube.apiserver.admission.chain import AdmissionRequest
 from coterie.kube.apiserver.admission.steps import PROTECTED_NAMESPACES
 from coterie.kube.apiserver.call import STALE, ResourceRequest
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode
@@ -56,7 +58,11 @@ class DeleteVerbs:
         schema: Schema,
         clock: Clock,
         webhooks: WebhookRegistry,
+        *,
+        admit: Callable[[Callable[[], AdmissionRequest]], None] = lambda attempt: None,
     ) -> None:
+        self._admit = admit
+        """Who may refuse a deletion that a client asks for."""
         self._state = state
         self._present = presenter
         self._schema = schema
@@ -107,17 +113,26 @@ class DeleteVerbs:
             await reviewer.mutate(None, old)
             await reviewer.validate(None, old)
             try:
-                return await self.delete_object(call, namespace, name, asked, entry.revision)
+                return await self.delete_object(call, namespace, name, asked, revision=entry.revision)
             except EntryChanged:
                 continue
         raise call.conflict(STALE)
 
     async def delete_object(
-        self, call: ResourceRequest, namespace: str, name: str, asked: DeleteOptions, revision: int = 0
+        self,
+        call: ResourceRequest,
+        namespace: str,
+        name: str,
+        asked: DeleteOptions,
+        *,
+        revision: int = 0,
+        admitted: bool = False,
     ) -> tuple[ObjectEntry, bool]:
         """Delete one object, or mark it for deletion; returns its last state and whether it is gone.
 
-        `revision`: the one that was reviewed; raises EntryChanged when it is another by now."""
+        `revision`: the one that was reviewed; raises EntryChanged when it is another by now. `admitted`: the caller has passed
+        admission with another request.
+        """
         outcome: list[bool] = []
 
         def decide(entry: ObjectEntry | None) -> ObjectWrite | None:
@@ -125,6 +140,8 @@ class DeleteVerbs:
                 raise call.not_found()
             if revision and entry.revision != revision:
                 raise EntryChanged
+            if not admitted:
+                self._admit(lambda: self._attempt(call, entry, asked))
             write = self._decide(call, entry, asked)
             outcome.append(write is not None and write.value is None)
             return write
@@ -138,6 +155,13 @@ class DeleteVerbs:
         written = await self._state.modify(collection, namespace, name, decide)
         assert written is not None
         return written, outcome[0]
+
+    @staticmethod
+    def _attempt(call: ResourceRequest, entry: ObjectEntry, asked: DeleteOptions) -> AdmissionRequest:
+        return AdmissionRequest(
+            "delete", call.resource, entry.namespace, entry.name, {}, entry.load(), call.user, asked.dry_run,
+            warnings=call.warnings, request=call.request,
+        )  # fmt: skip
 
     def _decide(self, call: ResourceRequest, entry: ObjectEntry, asked: DeleteOptions) -> ObjectWrite | None:
         obj = entry.load()

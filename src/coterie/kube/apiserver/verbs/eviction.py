@@ -68,7 +68,7 @@ class EvictionVerb:
                 # Evicted without a budget because of the state it is in: it must still be in that state when deleted.
                 guarded = replace(asked, resource_version=pod["metadata"]["resourceVersion"])
             try:
-                await self._deleter.delete_object(call, call.namespace, call.name, guarded)
+                await self._deleter.delete_object(call, call.namespace, call.name, guarded, admitted=True)
             except errors.Conflict:
                 if guarded is asked or attempt == _ATTEMPTS:
                     raise

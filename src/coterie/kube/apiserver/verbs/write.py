@@ -117,7 +117,10 @@ class WriteVerbs:
                 [], None, obj, strategy.storage_schema, manager=asked.manager, operation="Update",
                 api_version=resource.api_version, subresource="", now=now, has_status=strategy.has_status,
             )  # fmt: skip
-        attempt = AdmissionRequest("create", resource, call.namespace, name, obj, None, call.user, asked.dry_run)
+        attempt = AdmissionRequest(
+            "create", resource, call.namespace, name, obj, None, call.user, asked.dry_run,
+            warnings=call.warnings, request=call.request,
+        )  # fmt: skip
         if self._webhooks.active:
             shown = given.get("name") or ""
             reviewer = self._webhooks.reviewer(
@@ -155,8 +158,8 @@ class WriteVerbs:
     ) -> Object:
         """The object as webhooks left it. What admission holds meanwhile is given back: they may take their time."""
         strategy = call.strategy
-        with self._admission.reserving() as preview:
-            preview.admit(replace(attempt, release=[]))
+        with self._admission.reserving() as held:
+            held.admit(replace(attempt, release=[], preview=True))
         obj = attempt.obj
         if owners:
             obj["metadata"]["managedFields"] = owners
@@ -167,8 +170,8 @@ class WriteVerbs:
             strategy.default(obj)
             strategy.prepare_create(obj)
         if reviewer.validating:
-            with self._admission.reserving() as preview:
-                preview.admit(replace(attempt, obj=obj, release=[], repeated=True))
+            with self._admission.reserving() as held:
+                held.admit(replace(attempt, obj=obj, release=[], repeated=True))
             self._refuse(call, obj, [*names.validate_meta(obj, call.resource), *strategy.validate_create(obj)])
             await reviewer.validate(obj, None)
         return obj
@@ -240,14 +243,14 @@ class WriteVerbs:
             entry = call.entry()
             old = entry.load()
             new, owners = self._draft_update(call, call.view.load(entry.raw), old, change, asked, track=track)
-            with self._admission.reserving() as preview:
-                preview.admit(self._update_attempt(call, new, old, asked))
+            with self._admission.reserving() as held:
+                held.admit(self._update_attempt(call, new, old, asked, preview=True))
             if owners:
                 new["metadata"]["managedFields"] = owners
             new = await self._mutated_update(call, new, old, reviewer)
             if reviewer.validating:
-                with self._admission.reserving() as preview:
-                    preview.admit(self._update_attempt(call, new, old, asked, repeated=True))
+                with self._admission.reserving() as held:
+                    held.admit(self._update_attempt(call, new, old, asked, repeated=True))
                 self._check_update(call, new, old)
                 await reviewer.validate(*self._shown_update(call, new, old))
             try:
@@ -359,11 +362,17 @@ class WriteVerbs:
 
     @staticmethod
     def _update_attempt(
-        call: ResourceRequest, new: Object, old: Object, asked: options.WriteOptions, *, repeated: bool = False
+        call: ResourceRequest,
+        new: Object,
+        old: Object,
+        asked: options.WriteOptions,
+        *,
+        preview: bool = False,
+        repeated: bool = False,
     ) -> AdmissionRequest:
         return AdmissionRequest(
             "update", call.resource, call.namespace, call.name, new, old, call.user, asked.dry_run,
-            call.target.subresource, repeated,
+            call.target.subresource, warnings=call.warnings, request=call.request, preview=preview, repeated=repeated,
         )  # fmt: skip
 
     def _check_update(self, call: ResourceRequest, new: Object, old: Object) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coterie.kube.api.admission_match import MatchedRequest, rule_matches
 from coterie.kube.api.resources import Resource
 from coterie.kube.api.selectors import LabelSelector, selector_of
 
@@ -72,37 +73,16 @@ def matched_resource(
     """The version in which the webhook wants to see the object: that of the request, or, where its match policy allows it,
     another in which the same object is served. None: its rules do not concern the request."""
     rules = webhook.spec.get("rules") or ()
-    if any(_matches(rule, operation, resource, subresource) for rule in rules):
+    request = MatchedRequest(operation, (resource,), subresource, "", None, ())
+    if any(rule_matches(rule, request, resource) for rule in rules):
         return resource
     if webhook.spec.get("matchPolicy") == "Exact":
         return None
     for rule in rules:
         for other in equivalents:
-            if _matches(rule, operation, other, subresource):
+            if rule_matches(rule, request, other):
                 return other
     return None
-
-
-def _matches(rule: Mapping[str, Any], operation: str, resource: Resource, subresource: str) -> bool:
-    scope = rule.get("scope") or "*"
-    if scope != "*" and (scope == "Namespaced") != resource.namespaced:
-        return False
-    return (
-        _among(rule, "operations", operation)
-        and _among(rule, "apiGroups", resource.group)
-        and _among(rule, "apiVersions", resource.version)
-        and any(_matches_resource(text, resource.plural, subresource) for text in rule.get("resources") or ())
-    )
-
-
-def _among(rule: Mapping[str, Any], key: str, value: str) -> bool:
-    values = rule.get(key) or ()
-    return value in values or "*" in values
-
-
-def _matches_resource(text: str, plural: str, subresource: str) -> bool:
-    name, _, sub = text.partition("/")
-    return name in ("*", plural) and sub in ("*", subresource)
 
 
 def matches_objects(selector: LabelSelector, obj: Object | None, old: Object | None) -> bool:

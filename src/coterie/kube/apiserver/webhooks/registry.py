@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.base.clock import Clock
 from coterie.base.lazy_import import lazy_import
+from coterie.kube.api.admission_match import is_exempt
 from coterie.kube.apiserver.auth.nodes import NodeAuthorizer
 from coterie.kube.apiserver.bootstrap import LOOPBACK
 from coterie.kube.apiserver.call import ResourceRequest
@@ -118,7 +119,7 @@ class WebhookRegistry:
         the resource itself."""
         resource, target = call.resource, call.target
         # What the server itself needs to start must not depend on others, and nobody may lock out who can repair it.
-        if resource.group == GROUP or call.user is LOOPBACK:
+        if is_exempt(resource) or call.user is LOOPBACK:
             return None
         key = (resource.group, resource.version, resource.plural, target.subresource, operation)
         found = self._selected.get(key)
