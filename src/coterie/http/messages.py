@@ -50,7 +50,7 @@ class Request:
     """`path` is percent-decoded, `query` is raw; header names are lower-case; of equal ones the last wins, but
     lists (accept, sub-protocols) are joined by a comma and impersonation headers by a line feed."""
 
-    __slots__ = ("_params", "body", "headers", "impersonator", "method", "path", "peer", "query", "user")
+    __slots__ = ("_params", "annotations", "body", "headers", "impersonator", "method", "path", "peer", "query", "user")
 
     def __init__(
         self,
@@ -71,6 +71,8 @@ class Request:
         self.user = user
         self.impersonator: UserInfo | None = None
         """Who really asks, when `user` is somebody else."""
+        self.annotations: dict[str, str] | None = None
+        """For the audit log: what was found out while it was answered."""
         self._params: dict[str, list[str]] | None = None
 
     @property
@@ -84,6 +86,11 @@ class Request:
                 params.setdefault(key, []).append(value)
             self._params = params
         return self._params
+
+    def annotate(self, key: str, text: str) -> None:
+        if self.annotations is None:
+            self.annotations = {}
+        self.annotations[key] = text
 
     def param(self, name: str, default: str = "") -> str:
         values = self.params.get(name)

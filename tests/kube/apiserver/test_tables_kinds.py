@@ -77,6 +77,8 @@ HEADERS = {
     ("csistoragecapacities", "storage.k8s.io"): "Name StorageClassName Capacity |",
     ("volumeattachments", "storage.k8s.io"): "Name Attacher PV Node Attached Age |",
     ("volumeattributesclasses", "storage.k8s.io"): "Name DriverName Age |",
+    ("mutatingwebhookconfigurations", "admissionregistration.k8s.io"): "Name Webhooks Age |",
+    ("validatingwebhookconfigurations", "admissionregistration.k8s.io"): "Name Webhooks Age |",
 }  # fmt: skip
 
 
@@ -313,6 +315,7 @@ ROWS: list[tuple[str, tuple[str, ...], dict[str, Any], list[Any]]] = [
         ["x (default)", "p", "Delete", "WaitForFirstConsumer", True, "5m"],
     ),
     ("priorityclass", ("priorityclasses", "scheduling.k8s.io"), {"value": 1000, "preemptionPolicy": "Never"}, ["x", 1000, False, "5m", "Never"]),
+    ("webhooks", ("validatingwebhookconfigurations", "admissionregistration.k8s.io"), {"webhooks": [{}, {}]}, ["x", 2, "5m"]),
     ("lease", ("leases", "coordination.k8s.io"), {"spec": {"holderIdentity": "me"}}, ["x", "me", "5m"]),
     ("role", ("roles", "rbac.authorization.k8s.io"), {"rules": []}, ["x", AGO]),
     (
