@@ -93,6 +93,12 @@ CRD: Object = {
     ],
 }  # fmt: skip
 
+_WEBHOOK = {
+    "name": "a.example.com", "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Ignore",
+    "clientConfig": {"service": {"name": "s", "namespace": "default", "path": "/x", "port": 443}},
+    "rules": [{"operations": ["CREATE"], "apiGroups": ["none.example"], "apiVersions": ["v1"], "resources": ["things"]}],
+    "matchConditions": [{"name": "named", "expression": "object.metadata.name != 'x'"}],
+}  # fmt: skip
 _GOOD: dict[str, Object] = {
     "v1/ConfigMap": {"data": {"a": "b"}, "binaryData": {"c": "AAAA"}},
     "v1/Endpoints": {"subsets": [{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"name": "http", "port": 80}]}]},
@@ -109,6 +115,8 @@ _GOOD: dict[str, Object] = {
     "v1/Secret": {"type": "Opaque", "data": {"a": "AAAA"}, "stringData": {"b": "c"}},
     "v1/ServiceAccount": {"secrets": [{"name": "s"}], "imagePullSecrets": [{"name": "p"}]},
     "v1/Service": {"spec": {"selector": {"a": "b"}, "ports": [{"name": "http", "port": 80, "targetPort": "http"}], "type": "ClusterIP"}},
+    "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration": {"webhooks": [_WEBHOOK]},
+    "admissionregistration.k8s.io/v1/ValidatingWebhookConfiguration": {"webhooks": [_WEBHOOK]},
     "apiextensions.k8s.io/v1/CustomResourceDefinition": {"spec": CRD},
     "apiregistration.k8s.io/v1/APIService": {"spec": {"group": "x", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1}},
     "apps/v1/ControllerRevision": {"revision": 1, "data": {"a": 1}},

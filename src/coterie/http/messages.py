@@ -63,7 +63,7 @@ class Request:
         self.impersonator: UserInfo | None = None
         """Who really asks, when `user` is somebody else."""
         self.annotations: dict[str, str] | None = None
-        """What the handler has to say about the request in the audit log."""
+        """For the audit log: what was found out while it was answered."""
         self._params: dict[str, list[str]] | None = None
 
     @property
@@ -77,6 +77,11 @@ class Request:
                 params.setdefault(key, []).append(value)
             self._params = params
         return self._params
+
+    def annotate(self, key: str, text: str) -> None:
+        if self.annotations is None:
+            self.annotations = {}
+        self.annotations[key] = text
 
     def param(self, name: str, default: str = "") -> str:
         values = self.params.get(name)

@@ -67,6 +67,8 @@ HEADERS = {
     ("validatingadmissionpolicies", "admissionregistration.k8s.io"): "Name Validations ParamKind Age |",
     ("validatingadmissionpolicybindings", "admissionregistration.k8s.io"): "Name PolicyName ParamRef Age |",
     ("apiservices", "apiregistration.k8s.io"): "Name Service Available Age |",
+    ("mutatingwebhookconfigurations", "admissionregistration.k8s.io"): "Name Webhooks Age |",
+    ("validatingwebhookconfigurations", "admissionregistration.k8s.io"): "Name Webhooks Age |",
 }  # fmt: skip
 
 
@@ -265,6 +267,7 @@ ROWS: list[tuple[str, tuple[str, ...], dict[str, Any], list[Any]]] = [
         ["x (default)", "p", "Delete", "WaitForFirstConsumer", True, "5m"],
     ),
     ("priorityclass", ("priorityclasses", "scheduling.k8s.io"), {"value": 1000, "preemptionPolicy": "Never"}, ["x", 1000, False, "5m", "Never"]),
+    ("webhooks", ("validatingwebhookconfigurations", "admissionregistration.k8s.io"), {"webhooks": [{}, {}]}, ["x", 2, "5m"]),
     ("lease", ("leases", "coordination.k8s.io"), {"spec": {"holderIdentity": "me"}}, ["x", "me", "5m"]),
     ("role", ("roles", "rbac.authorization.k8s.io"), {"rules": []}, ["x", AGO]),
     (

@@ -49,14 +49,14 @@ def matching_version(match: Obj, request: MatchedRequest) -> Resource | None:
     if not _selected(match, request):
         return None
     exact = request.versions[0]
-    if any(_rule_matches(rule, request, exact) for rule in match.get("excludeResourceRules") or ()):
+    if any(rule_matches(rule, request, exact) for rule in match.get("excludeResourceRules") or ()):
         return None
     rules = match.get("resourceRules") or ()
     if not rules:
         return exact
     candidates = request.versions if match.get("matchPolicy") != "Exact" else request.versions[:1]
     for version in candidates:
-        if any(_rule_matches(rule, request, version) for rule in rules):
+        if any(rule_matches(rule, request, version) for rule in rules):
             return version
     return None
 
@@ -72,7 +72,7 @@ def _selected(match: Obj, request: MatchedRequest) -> bool:
     return any(selector.matches(labels) for labels in request.labels)
 
 
-def _rule_matches(rule: Obj, request: MatchedRequest, version: Resource) -> bool:
+def rule_matches(rule: Obj, request: MatchedRequest, version: Resource) -> bool:
     return (
         _listed(rule.get("operations"), request.operation)
         and _listed(rule.get("apiGroups"), version.group)

@@ -80,6 +80,7 @@ from coterie.kube.apiserver.verbs.read import ReadVerbs
 from coterie.kube.apiserver.verbs.subresources import Subresources
 from coterie.kube.apiserver.verbs.watch import WatchVerb
 from coterie.kube.apiserver.verbs.write import WriteVerbs
+from coterie.kube.apiserver.webhooks.registry import ReviewServices, WebhookMetrics, WebhookRegistry
 from coterie.kube.store.protocol import Store, StoreError
 
 if TYPE_CHECKING:
@@ -222,13 +223,33 @@ class ApiServer:
         reader = ReadVerbs(self.state, presenter)
         self._watch = WatchVerb(self.state, presenter, reader, self._tasks)
         more = {key: text for each in self.settings.extensions for key, text in each.stored_only.items()}
-        writer = WriteVerbs(self.state, self._admission, presenter, self.clock, more)
-        deleter = DeleteVerbs(
-            self.state, presenter, self._schemas["v1/DeleteOptions"], self.clock, admit=policies.validate_deletion
+        self._webhook_metrics = WebhookMetrics()
+        self._webhooks = webhooks = WebhookRegistry(
+            self.state,
+            ReviewServices(
+                lambda: self.outgoing,
+                self._strategies,
+                self._schemas,
+                self.authorizer,
+                core("namespaces"),
+                self.clock,
+                self._webhook_metrics,
+            ),
         )
-        subs = Subresources(writer, self._schemas, self.clock)
+        writer = WriteVerbs(self.state, self._admission, presenter, self.clock, more, webhooks)
+        deleter = DeleteVerbs(
+            self.state,
+            presenter,
+            self._schemas["v1/DeleteOptions"],
+            self.clock,
+            webhooks,
+            admit=policies.validate_deletion,
+        )
+        subs = Subresources(writer, self._schemas, self.clock, webhooks)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
-        evictions = EvictionVerb(self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock)
+        evictions = EvictionVerb(
+            self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock, webhooks
+        )
         ownership = self.authorizer.ownership
         proxy = NodeProxy(
             core("nodes"),
@@ -255,6 +276,7 @@ class ApiServer:
             "delete": deleter.delete,
             "deletecollection": deleter.delete_collection,
         }
+        connecting = subs.connected(proxy.stream)
         self._sub_verbs: dict[tuple[str, str], Verb] = {
             ("status", "get"): reader.get,
             ("status", "update"): writer.update,
@@ -270,14 +292,15 @@ class ApiServer:
             ("finalize", "update"): subs.finalize,
             ("token", "create"): self._request_token,
             ("log", "get"): proxy.log,
-            ("exec", "get"): proxy.stream,
-            ("exec", "create"): proxy.stream,
-            ("attach", "get"): proxy.stream,
-            ("attach", "create"): proxy.stream,
-            ("portforward", "get"): proxy.stream,
-            ("portforward", "create"): proxy.stream,
+            ("exec", "get"): connecting,
+            ("exec", "create"): connecting,
+            ("attach", "get"): connecting,
+            ("attach", "create"): connecting,
+            ("portforward", "get"): connecting,
+            ("portforward", "create"): connecting,
         }
         self._bind = subs.bind
+        self._subresources = subs
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -290,6 +313,7 @@ class ApiServer:
         self._clear(_CRDS)
         count = await self.state.load(ROOT)
         await self.state.start()
+        self._webhooks.refresh()
         self._loaded = True
         await self._renew_event_lease()
         await bootstrap.ensure(self.call, self.settings.extensions)
@@ -561,6 +585,8 @@ class ApiServer:
         if signer is None:
             raise errors.ServiceUnavailable("this server was started without a key to sign service-account tokens")
         body = self._read(call.request, "TokenRequest", "authentication.k8s.io/v1/TokenRequest")
+        if self._webhooks.active:
+            body = await self._subresources.reviewed(call, body, ("authentication.k8s.io", "v1", "TokenRequest"))
         account = call.entry().load()
         check_token_request(self.authorizer, call.user, call.namespace, call.name, body)
         return _json(request_token(body, account, signer, self._lookups, self.clock.now()), 201)
@@ -616,6 +642,7 @@ class ApiServer:
         return forget
 
     def _catalogue_changed(self) -> None:
+        self._webhooks.refresh()
         self._discovery.invalidate()
         self._openapi.invalidate()
         self._catalogue_event.set()
@@ -628,6 +655,7 @@ class ApiServer:
             lambda: [(f'resource="{c.key.removeprefix(ROOT)}"', len(c)) for c in self.state.collections()],
         )
         gauge("apiserver_longrunning_requests", "Watches under way.", lambda: [('verb="watch"', self._watch.count)])
+        self._webhook_metrics.describe(self.metrics)
         gauge("coterie_store_revision", "Newest revision of the store.", lambda: [("", self.state.revision)])
         gauge("coterie_store_compacted_revision", "History below is gone.", lambda: [("", self._store.compacted)])
 

@@ -34,6 +34,10 @@ class AdmissionRequest:
     """Sent with the answer."""
     request: Request | None = None
     """The request that asks for it, where audit annotations are kept; None for writes of the server itself."""
+    preview: bool = False
+    """Webhooks will change the object, and the steps will see it again: a step that only refuses may wait for that."""
+    repeated: bool = False
+    """The steps have seen it before, and webhooks in between: a step that may act only once leaves it alone."""
 
     def warn(self, text: str) -> None:
         if text not in self.warnings:

@@ -52,7 +52,7 @@ class PolicyAdmission:
             state.observe(_KEY + plural, self._forget(kind))
 
     def mutate(self, attempt: AdmissionRequest) -> None:
-        if not len(self._bindings[_MUTATING]):
+        if not len(self._bindings[_MUTATING]) or attempt.repeated:
             return
         strategy = self._strategy_of(attempt.resource.group, attempt.resource.version, attempt.resource.plural)
         if strategy is not None and attempt.verb in ("create", "update"):
@@ -62,7 +62,7 @@ class PolicyAdmission:
     def validate(self, attempt: AdmissionRequest) -> None:
         if attempt.resource.plural == _VALIDATING:
             self._check_types(attempt)
-        if not len(self._bindings[_VALIDATING]):
+        if not len(self._bindings[_VALIDATING]) or attempt.preview:
             return
         strategy = self._strategy_of(attempt.resource.group, attempt.resource.version, attempt.resource.plural)
         evaluation = policy_evaluation.PolicyEvaluation(attempt, self._state, self._authorizer, strategy)
