@@ -81,7 +81,7 @@ CRD_SCHEMA: Object = {
                 "when": {"type": "string", "format": "date-time", "nullable": True},
                 "kind": {"type": "string", "enum": ["a", "b"]},
             },
-            "x-kubernetes-validations": [{"rule": "!has(self.names) || self.names.size() <= self.size", "messageExpression": "'at most ' + string(self.size)"}, {"rule": "self.size >= oldSelf.size"}],
+            "x-kubernetes-validations": [{"rule": "!has(self.names) || self.names.size() <= self.size", "messageExpression": "'at most %d'.format([self.size])"}, {"rule": "self.size >= oldSelf.size"}],
         },
         "status": {"type": "object", "properties": {"replicas": {"type": "integer"}, "selector": {"type": "string"}}},
     },

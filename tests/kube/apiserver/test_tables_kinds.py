@@ -62,6 +62,10 @@ HEADERS = {
     ("rolebindings", "rbac.authorization.k8s.io"): "Name Role Age | Users Groups ServiceAccounts",
     ("clusterrolebindings", "rbac.authorization.k8s.io"): "Name Role Age | Users Groups ServiceAccounts",
     ("customresourcedefinitions", "apiextensions.k8s.io"): "Name Created_At |",
+    ("mutatingadmissionpolicies", "admissionregistration.k8s.io"): "Name Mutations ParamKind Age |",
+    ("mutatingadmissionpolicybindings", "admissionregistration.k8s.io"): "Name PolicyName ParamRef Age |",
+    ("validatingadmissionpolicies", "admissionregistration.k8s.io"): "Name Validations ParamKind Age |",
+    ("validatingadmissionpolicybindings", "admissionregistration.k8s.io"): "Name PolicyName ParamRef Age |",
     ("apiservices", "apiregistration.k8s.io"): "Name Service Available Age |",
     ("flowschemas", "flowcontrol.apiserver.k8s.io"): "Name PriorityLevel MatchingPrecedence DistinguisherMethod Age MissingPL |",
     ("prioritylevelconfigurations", "flowcontrol.apiserver.k8s.io"): "Name Type NominalConcurrencyShares Queues HandSize QueueLengthLimit Age |",
@@ -324,6 +328,15 @@ ROWS: list[tuple[str, tuple[str, ...], dict[str, Any], list[Any]]] = [
         ["x", "Role/r", "5m", "u, v", "g", "n/s"],
     ),
     ("crd", ("customresourcedefinitions", "apiextensions.k8s.io"), {}, ["x", AGO]),
+    (
+        "admission-policy", ("validatingadmissionpolicies", "admissionregistration.k8s.io"),
+        {"spec": {"validations": [{}, {}], "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}}}, ["x", 2, "v1/ConfigMap", "5m"],
+    ),
+    (
+        "admission-policy-binding", ("validatingadmissionpolicybindings", "admissionregistration.k8s.io"),
+        {"spec": {"policyName": "p", "paramRef": {"name": "c"}}}, ["x", "p", "*/c", "5m"],
+    ),
+    ("mutating-policy", ("mutatingadmissionpolicies", "admissionregistration.k8s.io"), {"spec": {"mutations": [{}]}}, ["x", 1, "<unset>", "5m"]),
     ("apiservice-local", ("apiservices", "apiregistration.k8s.io"), {"status": {"conditions": [{"type": "Available", "status": "True"}]}}, ["x", "Local", "True", "5m"]),
     (
         "apiservice", ("apiservices", "apiregistration.k8s.io"),
