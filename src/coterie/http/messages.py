@@ -29,11 +29,20 @@ class UserInfo:
 class Peer:
     """The other end of a connection. One object for all requests of that connection."""
 
-    __slots__ = ("address", "certificate_user", "encrypted")
+    __slots__ = ("address", "certificate_until", "certificate_user", "encrypted")
 
-    def __init__(self, address: str = "", *, certificate_user: UserInfo | None = None, encrypted: bool = False) -> None:
+    def __init__(
+        self,
+        address: str = "",
+        *,
+        certificate_user: UserInfo | None = None,
+        certificate_until: float = float("inf"),
+        encrypted: bool = False,
+    ) -> None:
         self.address = address
         self.certificate_user = certificate_user
+        self.certificate_until = certificate_until
+        """Seconds since 1970 until which the certificate is valid: a connection may live longer."""
         self.encrypted = encrypted
 
 

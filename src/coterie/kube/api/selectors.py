@@ -368,6 +368,7 @@ _FIELDS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("batch", "jobs"): ("status.successful",),
     ("", "services"): ("spec.clusterIP", "spec.type"),
     ("apiextensions.k8s.io", "customresourcedefinitions"): (),
+    ("certificates.k8s.io", "certificatesigningrequests"): ("spec.signerName",),
 }
 
 _SPECIAL: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {

@@ -46,6 +46,7 @@ from coterie.kube.apiserver import (
     pretty,
     usage,
 )
+from coterie.kube.apiserver.admission.certificates import CertificateAdmission
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.quotas import Quotas
@@ -197,6 +198,7 @@ class ApiServer:
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
+                CertificateAdmission(self.authorizer, self.clock),
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
                 ServiceAddresses(core("services"), self.settings.service_cidr),
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
@@ -240,6 +242,9 @@ class ApiServer:
             ("status", "get"): reader.get,
             ("status", "update"): writer.update,
             ("status", "patch"): writer.patch,
+            ("approval", "get"): reader.get,
+            ("approval", "update"): writer.update,
+            ("approval", "patch"): writer.patch,
             ("scale", "get"): subs.get_scale,
             ("scale", "update"): subs.put_scale,
             ("scale", "patch"): subs.patch_scale,

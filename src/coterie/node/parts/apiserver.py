@@ -30,19 +30,6 @@ log = logger("node")
 CONTROLLER_USER = UserInfo("system:coterie-controllers", ("system:masters", "system:authenticated"))
 
 
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""How this machine reaches an API that listens on all addresses."""
-
-
-def certificate_names(settings: NodeSettings) -> tuple[str, ...]:
-    """Under which clients reach the API. One that listens on all addresses is reached at the node's own, too."""
-    api, agent = settings.api, settings.agent
-    if api.host not in _LOOPBACK:
-        return (api.host, *api.names)
-    own = (agent.address,) if agent is not None else ()
-    return (_LOOPBACK[api.host], *own, *api.names)
-
-
 class ApiPlane:
     """The store, the API server on it and the port: one runnable, because none of them is of use without the others."""
 
@@ -57,7 +44,7 @@ class ApiPlane:
         self._stop = asyncio.Event()
         self._gateway_socket = Path(GatewayPaths.of(settings.paths).api_socket.host)
         api = settings.api
-        self._identity = api_identity.ensure(settings.paths, certificate_names(settings), clock)
+        self._identity = api_identity.ensure(settings.paths, api_identity.certificate_names(settings), clock)
         self._audit_file: FileSink | None = None
         sinks: list[AuditSink] = []
         if api.audit_log:
@@ -96,7 +83,7 @@ class ApiPlane:
             await self.server.start()
             api = self._settings.api
             host, port = await self._http.listen(api.host, api.port, self._identity.server_tls())
-            self.address = _LOOPBACK.get(host, host), port
+            self.address = api_identity.LOOPBACK.get(host, host), port
             try:
                 if self._settings.gateway.enabled:
                     # Callers from lites and partners, with the credentials that the gateway adds.

@@ -10,6 +10,7 @@ from coterie.kube.api.rules import (
     apps,
     autoscaling,
     batch,
+    certificates,
     cluster,
     config,
     crd,
@@ -40,6 +41,7 @@ RULES: dict[tuple[str, str], KindRules] = {
     **rbac.RULES,
     **crd.RULES,
     **events.RULES,
+    **certificates.RULES,
     **reviews.RULES,
 }
 
