@@ -29,13 +29,14 @@ class UserInfo:
 class Peer:
     """The other end of a connection. One object for all requests of that connection."""
 
-    __slots__ = ("address", "certificate_user", "connected", "encrypted")
+    __slots__ = ("address", "certificate_until", "certificate_user", "connected", "encrypted")
 
     def __init__(
         self,
         address: str = "",
         *,
         certificate_user: UserInfo | None = None,
+        certificate_until: float = float("inf"),
         encrypted: bool = False,
         connected: bool = False,
     ) -> None:
@@ -43,6 +44,8 @@ class Peer:
         self.connected = connected
         """There is a socket between us, so a long body is better sent in pieces than as a whole."""
         self.certificate_user = certificate_user
+        self.certificate_until = certificate_until
+        """Seconds since 1970 until which the certificate is valid: a connection may live longer."""
         self.encrypted = encrypted
 
 

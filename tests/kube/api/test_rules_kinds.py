@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from rules_kit import GONE, change_faults, created, faults, put
 
+from coterie.base import pki
+from coterie.base.certificate_requests import make_request
 from coterie.kube.api.resources import BUILTIN
 from coterie.kube.api.rules import RULES
 
 Kind = tuple[str, str]
+CERTS = "certificates.k8s.io"
+REQUEST = base64.b64encode(make_request(pki.new_key(), "ann")).decode()
 RBAC, APPS, NET, CRD = "rbac.authorization.k8s.io", "apps", "networking.k8s.io", "apiextensions.k8s.io"
 AUTHN, AUTHZ = "authentication.k8s.io", "authorization.k8s.io"
 META = {"name": "x", "namespace": "n"}
@@ -95,6 +99,7 @@ GOOD: dict[Kind, dict[str, Any]] = {
     (NET, "IngressClass"): {"metadata": {"name": "x"}, "spec": {"controller": "a.io/b"}},
     (NET, "Ingress"): {"metadata": META, "spec": {"rules": [{"host": "*.a.b", "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "s", "port": {"number": 80}}}}]}}]}},
     (NET, "NetworkPolicy"): {"metadata": META, "spec": {"ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}], "ports": [{"port": 80, "endPort": 90}]}]}},
+    (CERTS, "CertificateSigningRequest"): {"metadata": {"name": "x"}, "spec": {"request": REQUEST, "signerName": "example.com/signer", "usages": ["client auth"]}},
     ("policy", "PodDisruptionBudget"): {"metadata": META, "spec": {"minAvailable": "50%", "selector": {"matchLabels": {"a": "b"}}}},
     ("policy", "Eviction"): {"metadata": META},
     (RBAC, "ClusterRole"): {"metadata": {"name": "x"}, "rules": [{"verbs": ["get"], "nonResourceURLs": ["/healthz"]}]},
@@ -260,6 +265,8 @@ BAD: list[tuple[Kind, str, Any, str]] = [
     ((NET, "NetworkPolicy"), "spec.ingress[0].from[0].ipBlock.except", ["11.0.0.0/16"], "spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: \"11.0.0.0/16\": must be a strict subset of `cidr`"),
     ((NET, "NetworkPolicy"), "spec.ingress[0].ports[0].endPort", 70, "spec.ingress[0].ports[0].endPort: Invalid value"),
     ((NET, "NetworkPolicy"), "spec.policyTypes", ["x"], 'spec.policyTypes[0]: Unsupported value: "x"'),
+    ((CERTS, "CertificateSigningRequest"), "spec.usages", ["rule"], 'spec.usages[0]: Unsupported value: "rule"'),
+    ((CERTS, "CertificateSigningRequest"), "spec.request", "eA==", "spec.request: Invalid value: \"<request data>\": PEM block type must be CERTIFICATE REQUEST"),
     (("policy", "PodDisruptionBudget"), "spec.maxUnavailable", 1, "spec: Invalid value: \"object\": minAvailable and maxUnavailable cannot be both set"),
     (("policy", "PodDisruptionBudget"), "spec.minAvailable", "101%", 'spec.minAvailable: Invalid value: "101%": must not be greater than 100%'),
     (("policy", "PodDisruptionBudget"), "spec.minAvailable", -1, "spec.minAvailable: Invalid value: -1: must be greater than or equal to 0"),

@@ -36,6 +36,7 @@ HEADERS = {
     ("cronjobs", "batch"): "Name Schedule Timezone Suspend Active Last_Schedule Age | Containers Images Selector",
     ("horizontalpodautoscalers", "autoscaling"): "Name Reference Targets MinPods MaxPods Replicas Age |",
     ("horizontalpodautoscalers", "autoscaling", "v2"): "Name Reference Targets MinPods MaxPods Replicas Age |",
+    ("certificatesigningrequests", "certificates.k8s.io"): "Name Age SignerName Requestor RequestedDuration Condition |",
     ("poddisruptionbudgets", "policy"): "Name Min_Available Max_Unavailable Allowed_Disruptions Age |",
     ("services",): "Name Type Cluster-IP External-IP Port(s) Age | Selector",
     ("endpoints",): "Name Endpoints Age |",

@@ -201,6 +201,8 @@ BUILTIN: tuple[Resource, ...] = (
        subs=(STATUS,)),
     _r("batch", "v1", "cronjobs", "CronJob", short="cj", categories="all", subs=(STATUS,)),
     _r("batch", "v1", "jobs", "Job", categories="all", subs=(STATUS,)),
+    _r("certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest", cluster=True, short="csr",
+       subs=(Subresource("approval", STATUS_VERBS), STATUS)),
     _r("coordination.k8s.io", "v1", "leases", "Lease"),
     _r("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
     _r("events.k8s.io", "v1", "events", "Event", short="ev", storage=("", "v1")),

@@ -118,6 +118,12 @@ class Strategy:
     def validate_status(self, new: Object, old: Object) -> list[errors.FieldError]:
         return self._rules.validate_status_update(new, old)
 
+    def prepare_approval(self, new: Object, old: Object) -> None:
+        self._rules.prepare_approval_update(new, old)
+
+    def validate_approval(self, new: Object, old: Object) -> list[errors.FieldError]:
+        return self._rules.validate_approval_update(new, old)
+
     # -- selecting and scaling ----------------------------------------------------------------------------------
 
     def selectable(self, obj: Object) -> dict[str, str]:

@@ -50,6 +50,7 @@ from coterie.kube.apiserver import (
     service_ranges,
     usage,
 )
+from coterie.kube.apiserver.admission.certificates import CertificateAdmission
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.policies import PolicyAdmission
@@ -236,6 +237,7 @@ class ApiServer:
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
+                CertificateAdmission(self.authorizer, self.clock),
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
                 service_addresses,
                 policies.validate,
@@ -313,6 +315,9 @@ class ApiServer:
             ("status", "get"): reader.get,
             ("status", "update"): writer.update,
             ("status", "patch"): writer.patch,
+            ("approval", "get"): reader.get,
+            ("approval", "update"): writer.update,
+            ("approval", "patch"): writer.patch,
             ("scale", "get"): subs.get_scale,
             ("scale", "update"): subs.put_scale,
             ("scale", "patch"): subs.patch_scale,

@@ -48,6 +48,7 @@ ACTED_ON: Mapping[KindKey, str] = {
     ("autoscaling", "HorizontalPodAutoscaler"): f"{_CONTROLLERS}.horizontalpodautoscaler.controller",
     ("batch", "CronJob"): f"{_CONTROLLERS}.cronjob.controller",
     ("batch", "Job"): f"{_CONTROLLERS}.job.controller",
+    ("certificates.k8s.io", "CertificateSigningRequest"): f"{_CONTROLLERS}.certificates.controller",
     ("coordination.k8s.io", "Lease"): f"{_CONTROLLERS}.nodelifecycle.controller",
     ("discovery.k8s.io", "EndpointSlice"): "coterie.kube.network.services.plan",
     ("events.k8s.io", "Event"): "coterie.kube.control.events",

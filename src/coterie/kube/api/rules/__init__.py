@@ -30,9 +30,18 @@ from coterie.kube.api.rules import (
 from coterie.kube.api.rules.base import KindRules
 
 if TYPE_CHECKING:
-    from coterie.kube.api.rules import admission_policies, csi, devices, flowcontrol, runtime_class, service_ranges
+    from coterie.kube.api.rules import (
+        admission_policies,
+        certificates,
+        csi,
+        devices,
+        flowcontrol,
+        runtime_class,
+        service_ranges,
+    )
 else:
     admission_policies = lazy_import("coterie.kube.api.rules.admission_policies")
+    certificates = lazy_import("coterie.kube.api.rules.certificates")
     csi = lazy_import("coterie.kube.api.rules.csi")
     devices = lazy_import("coterie.kube.api.rules.devices")
     flowcontrol = lazy_import("coterie.kube.api.rules.flowcontrol")
@@ -41,6 +50,7 @@ else:
 
 _RARE: dict[str, Any] = {
     "admissionregistration.k8s.io": admission_policies,
+    "certificates.k8s.io": certificates,
     "flowcontrol.apiserver.k8s.io": flowcontrol,
     "networking.k8s.io": service_ranges,
     "node.k8s.io": runtime_class,

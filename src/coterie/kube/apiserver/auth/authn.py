@@ -84,6 +84,8 @@ class Authenticator:
                 return ANONYMOUS
             else:
                 raise Unauthorized("Unauthorized")
+        elif self._clock.now().timestamp() > request.peer.certificate_until:
+            raise Unauthorized("Unauthorized")
         # One search in the joined names is several times cheaper than looking at each of them.
         if "impersonate-" in ",".join(headers):
             acting = self._impersonated(user, headers)

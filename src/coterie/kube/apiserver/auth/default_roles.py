@@ -88,6 +88,18 @@ _ROLES: dict[str, Sequence[str]] = {
     ),
     "system:kube-aggregator": ("READ | core | endpoints services",),
     "system:kube-dns": ("list watch | core | endpoints services", "list watch | discovery.k8s.io | endpointslices"),
+    **{
+        f"system:certificates.k8s.io:certificatesigningrequests:{each}": (
+            f"create | certificates.k8s.io | certificatesigningrequests/{each}",
+        )
+        for each in ("nodeclient", "selfnodeclient")
+    },
+    **{
+        f"system:certificates.k8s.io:{each}-approver": (
+            f"approve | certificates.k8s.io | signers | kubernetes.io/{each}",
+        )
+        for each in ("kube-apiserver-client", "kube-apiserver-client-kubelet", "kubelet-serving", "legacy-unknown")
+    },
     "system:persistent-volume-provisioner": (
         "create delete get list watch | core | persistentvolumes",
         "get list update watch | core | persistentvolumeclaims",
@@ -194,6 +206,8 @@ _BINDINGS: dict[str, tuple[str, ...]] = {
     # Nobody: which of this a node may do depends on whose it is, and that the node authorizer knows (`auth/nodes.py`).
     "system:node": (),
     "system:node-bootstrapper": ("Group system:bootstrappers",),
+    # A node renews its own certificate. New nodes (`nodeclient`) are approved by people unless an operator binds that role.
+    "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient": ("Group system:nodes",),
     "system:node-proxier": ("User system:kube-proxy",),
     "system:kube-dns": ("ServiceAccount kube-system/kube-dns",),
     "system:kube-scheduler": ("User system:kube-scheduler",),

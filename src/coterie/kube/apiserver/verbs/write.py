@@ -360,6 +360,8 @@ class WriteVerbs:
         strategy, subresource = call.strategy, call.target.subresource
         if subresource == "status":
             strategy.prepare_status(new, old)
+        elif subresource == "approval":
+            strategy.prepare_approval(new, old)
         elif subresource == "ephemeralcontainers":
             strategy.default(new)
         elif subresource not in _EXACT:
@@ -386,6 +388,8 @@ class WriteVerbs:
         faults = [*names.validate_meta(new, resource), *names.validate_meta_update(new, old)]
         if subresource == "status":
             faults += strategy.validate_status(new, old)
+        elif subresource == "approval":
+            faults += strategy.validate_approval(new, old)
         elif subresource == "ephemeralcontainers":
             faults += pods.validate_ephemeral_update(new, old)
         elif subresource not in _EXACT:
