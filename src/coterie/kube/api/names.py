@@ -204,6 +204,7 @@ def finalizer_faults(text: str, standard_only_when_bare: bool = True) -> Faults:
 _NAME_RULES: Final[Mapping[tuple[str, str], NameRule]] = {
     ("", "namespaces"): dns_label_faults,
     ("", "services"): dns1035_label_faults,
+    ("apiregistration.k8s.io", "apiservices"): path_segment_faults,
     ("rbac.authorization.k8s.io", "roles"): path_segment_faults,
     ("rbac.authorization.k8s.io", "rolebindings"): path_segment_faults,
     ("rbac.authorization.k8s.io", "clusterroles"): path_segment_faults,

@@ -43,6 +43,10 @@ def certificate_names(settings: NodeSettings) -> tuple[str, ...]:
     return (_LOOPBACK[api.host], *own, *api.names)
 
 
+def _file_names(pair: tuple[Path, Path]) -> tuple[str, str]:
+    return str(pair[0]), str(pair[1])
+
+
 class ApiPlane:
     """The store, the API server on it and the port: one runnable, because none of them is of use without the others."""
 
@@ -73,6 +77,7 @@ class ApiPlane:
                 agent_tls=self._identity.agent_tls,
                 extensions=[apiserver_extension(self._identity.domain_agent_tls)],
                 authentication_info=self._identity.authentication_info(),
+                front_proxy=_file_names(self._identity.pair("front-proxy-client")),
                 event_ttl=api.event_ttl_seconds,
                 service_cidr=settings.network.service_cidr,
                 toleration_seconds=settings.controllers.pod_eviction_seconds,

@@ -7,6 +7,7 @@ Objects are taken in their stored version (`Resource.storage`); events are store
 from __future__ import annotations
 
 from coterie.kube.api.rules import (
+    apiregistration,
     apps,
     autoscaling,
     batch,
@@ -41,6 +42,7 @@ RULES: dict[tuple[str, str], KindRules] = {
     **crd.RULES,
     **events.RULES,
     **reviews.RULES,
+    **apiregistration.RULES,
 }
 
 __all__ = ["RULES", "KindRules"]
