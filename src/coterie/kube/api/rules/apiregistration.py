@@ -23,7 +23,11 @@ def _default(obj: Obj) -> None:
 
 def _validate(obj: Obj) -> Errors:
     spec = obj.get("spec") or {}
-    group, version, name = spec.get("group") or "", spec.get("version") or "", obj["metadata"].get("name") or ""
+    group, version, name = (
+        spec.get("group") or "",
+        spec.get("version") or "",
+        (obj.get("metadata") or {}).get("name") or "",
+    )
     errors: Errors = []
     if name != f"{version}.{group}":
         errors.append(invalid("metadata.name", name, f'must be `spec.version+"."+spec.group`: "{version}.{group}"'))
@@ -71,7 +75,7 @@ def _check_priority(spec: Obj, field: str, greatest: int) -> Errors:
 def _initial_status(obj: Obj) -> Obj:
     if (obj.get("spec") or {}).get("service"):
         return {}
-    return {"conditions": [{**LOCAL, "lastTransitionTime": obj["metadata"].get("creationTimestamp")}]}
+    return {"conditions": [{**LOCAL, "lastTransitionTime": (obj.get("metadata") or {}).get("creationTimestamp")}]}
 
 
 RULES: dict[tuple[str, str], KindRules] = {
