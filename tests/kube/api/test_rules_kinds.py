@@ -76,7 +76,10 @@ GOOD: dict[Kind, dict[str, Any]] = {
             ],
         },
     },
-    ("apiregistration.k8s.io", "APIService"): {"metadata": {"name": "v1."}, "spec": {"version": "v1"}},
+    ("apiregistration.k8s.io", "APIService"): {
+        "metadata": {"name": "v1."},
+        "spec": {"version": "v1", "groupPriorityMinimum": 18000, "versionPriority": 1},
+    },
     (APPS, "ControllerRevision"): {"metadata": META, "revision": 1, "data": {}},
     (APPS, "DaemonSet"): {"metadata": META, "spec": WORKLOAD},
     (APPS, "Deployment"): {"metadata": META, "spec": WORKLOAD},
@@ -189,7 +192,7 @@ BAD: list[tuple[Kind, str, Any, str]] = [
     ((CRD, "CustomResourceDefinition"), "spec.names.shortNames", ["A"], 'spec.names.shortNames[0]: Invalid value: "A"'),
     ((CRD, "CustomResourceDefinition"), "spec.preserveUnknownFields", True, "spec.preserveUnknownFields: Invalid value: true: must be false"),
     ((CRD, "CustomResourceDefinition"), f"{V0}.selectableFields[0].jsonPath", ".a[0]", f'{V0}.selectableFields[0].jsonPath: Invalid value: ".a[0]"'),
-    (("apiregistration.k8s.io", "APIService"), "spec", {}, "spec: Required value"),
+    (("apiregistration.k8s.io", "APIService"), "spec.versionPriority", 0, "spec.versionPriority: Invalid value: 0: must be greater than 0"),
     ((APPS, "ControllerRevision"), "data", GONE, "data: Required value: data is mandatory"),
     ((APPS, "DaemonSet"), "spec.selector", GONE, "spec.selector: Required value"),
     ((APPS, "DaemonSet"), "spec.updateStrategy", {"type": "x"}, 'spec.updateStrategy.type: Unsupported value: "x"'),
@@ -487,7 +490,9 @@ def test_service_keeps_what_was_allocated() -> None:
     assert (kept["spec"]["clusterIP"], kept["spec"]["ports"][0]["nodePort"]) == ("10.0.0.9", 30080)
     moved = put(old, "spec.clusterIP", "10.0.0.8")
     moved["spec"]["clusterIPs"] = ["10.0.0.8"]
-    assert change_faults(kind, old, moved) == ['spec.clusterIPs[0]: Invalid value: "array": may not change once set']
+    assert change_faults(kind, old, moved) == [
+        'spec.clusterIPs[0]: Invalid value: ["10.0.0.8"]: may not change once set'
+    ]
 
 
 def test_secret_folds_string_data() -> None:

@@ -217,6 +217,7 @@ _NAME_RULES: Final[Mapping[tuple[str, str], NameRule]] = {
     ("", "namespaces"): dns_label_faults,
     ("", "services"): dns1035_label_faults,
     ("networking.k8s.io", "ipaddresses"): ip_address_faults,
+    ("apiregistration.k8s.io", "apiservices"): path_segment_faults,
     ("rbac.authorization.k8s.io", "roles"): path_segment_faults,
     ("rbac.authorization.k8s.io", "rolebindings"): path_segment_faults,
     ("rbac.authorization.k8s.io", "clusterroles"): path_segment_faults,

@@ -182,7 +182,7 @@ BUILTIN: tuple[Resource, ...] = (
     _r("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", cluster=True,
        short="crd crds", categories="api-extensions", subs=(STATUS,)),
     _r("apiregistration.k8s.io", "v1", "apiservices", "APIService", cluster=True, categories="api-extensions",
-       verbs=("get", "list", "watch"), subs=(Subresource("status", ("get",)),)),
+       subs=(STATUS,)),
     _r("apps", "v1", "controllerrevisions", "ControllerRevision"),
     _r("apps", "v1", "daemonsets", "DaemonSet", short="ds", categories="all", subs=(STATUS,)),
     _r("apps", "v1", "deployments", "Deployment", short="deploy", categories="all", subs=(SCALE, STATUS)),

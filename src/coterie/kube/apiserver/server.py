@@ -65,6 +65,7 @@ from coterie.kube.apiserver.admission.steps import (
     ServiceAccounts,
 )
 from coterie.kube.apiserver.admission.storage import StorageAdmission
+from coterie.kube.apiserver.aggregator import AggregatedVersion, Aggregator
 from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
 from coterie.kube.apiserver.auth import grants, reviews
 from coterie.kube.apiserver.auth.authentication_info import AuthenticationInfo
@@ -134,6 +135,8 @@ class Settings:
     """For how long new pods stay on a node that is not ready or not reachable unless they say it themselves."""
     dial: Dial | None = None
     """Connects to endpoints of Services, where they are in a network that this process is not in (`outgoing.py`)."""
+    front_proxy: tuple[str, str] | None = None
+    """Files of the certificate and key with which aggregated servers are called."""
     authentication_info: AuthenticationInfo | None = None
     """Authorities that aggregated API servers have to know; None: no such ConfigMap is written."""
     event_ttl: float = 3600.0
@@ -191,8 +194,18 @@ class ApiServer:
             clock=clock,
         )
         self.audit = Audit(self.settings.audit_sinks)
-        self._discovery = discovery.Discovery(self.resources)
-        self._openapi = OpenApi(self._described, lambda: self._objects(_CRDS))
+        self.aggregator = Aggregator(
+            self.state,
+            self.state.collection(apiservices.KEY),
+            self._collection("services"),
+            lambda: self.outgoing,
+            self._tasks,
+            clock,
+            self.settings.front_proxy,
+            self._discovery_changed,
+        )
+        self._discovery = discovery.Discovery(self.resources, self.aggregator.versions)
+        self._openapi = OpenApi(self._described, lambda: self._objects(_CRDS), self.aggregator.versions)
         self._build_verbs()
         self._observe()
         self._describe_metrics()
@@ -361,6 +374,7 @@ class ApiServer:
         await apiservices.reconcile(self.state, self.resources, self.clock)
         await self._service_ranges.reconcile()
         self._tasks.create_task(self._service_ranges.run(), name="apiserver service ranges")
+        self.aggregator.start()
         self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
         self._tasks.create_task(self._follow_catalogue(), name="apiserver catalogue")
         self.ready = True
@@ -413,7 +427,9 @@ class ApiServer:
         started = perf_counter()
         target = paths.parse(request.method, request.path)
         try:
-            if target is None:
+            if self.aggregator.active and (elsewhere := self.aggregator.find(request.path)) is not None:
+                target, answer = self._aggregated_request(request, elsewhere)
+            elif target is None:
                 answer = self._other_request(request)
             else:
                 if "watch=" in request.query and target.verb in ("list", "get") and not target.subresource:
@@ -485,9 +501,8 @@ class ApiServer:
             user = request.user = self.authenticator.authenticate(request)
         return user
 
-    def _objects_request(self, request: Request, target: paths.RequestInfo) -> Response | Awaitable[Response]:
-        if not self._loaded:
-            raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
+    def _authorized(self, request: Request, target: paths.RequestInfo) -> UserInfo:
+        """Who asks, if that is allowed."""
         user = self._user(request)
         namespace, name = target.namespace, target.name
         if target.resource == "namespaces" and not target.group:
@@ -502,6 +517,32 @@ class ApiServer:
         decision = self.authorizer.allowed(user, attributes)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
+        return user
+
+    def _aggregated_request(
+        self, request: Request, version: AggregatedVersion
+    ) -> tuple[paths.RequestInfo | None, Awaitable[Response]]:
+        if not self._loaded:
+            raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
+        try:
+            target = paths.parse_elsewhere(request.method, request.path)
+        except ValueError as problem:
+            raise errors.BadRequest(str(problem)) from problem
+        endless = "upgrade" in request.headers
+        if target is not None:
+            if "watch=" in request.query and target.verb in ("list", "get") and not target.subresource:
+                target = _maybe_watch(request, target)
+            endless = endless or target.verb == "watch"
+            user = self._authorized(request, target)
+        else:
+            user = self._user(request)
+            self._authorize_path(request, user)
+        return target, self.aggregator.respond(request, version, user, endless=endless)
+
+    def _objects_request(self, request: Request, target: paths.RequestInfo) -> Response | Awaitable[Response]:
+        if not self._loaded:
+            raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
+        user = self._authorized(request, target)
         key = (target.group, target.version, target.resource)
         view = self.state.view(*key)
         if view is None:
@@ -542,14 +583,12 @@ class ApiServer:
         path = request.path
         if path in _HEALTH or path.startswith(("/livez/", "/readyz/", "/healthz/")):
             return self._health(path)
-        verb = request.method.lower() if request.method != "HEAD" else "get"
-        attributes = Attributes(verb, path=path)
-        decision = self.authorizer.allowed(user, attributes)
-        if not decision.allowed:
-            raise forbidden(user, attributes, decision.reason)
-        if verb != "get":
+        if self._authorize_path(request, user) != "get":
             raise errors.MethodNotAllowed("the server does not allow this method on the requested resource")
         if path.startswith("/openapi/"):
+            elsewhere = self.aggregator.find(path.removeprefix("/openapi/v3")) if self.aggregator.active else None
+            if elsewhere is not None and path == f"/openapi/v3{elsewhere.path}":
+                return self.aggregator.respond(request, elsewhere, user, endless=False)
             return self._openapi.respond(request)
         if path.startswith("/api"):
             return self._discovery.respond(request)
@@ -565,6 +604,15 @@ class ApiServer:
         if signer is not None and path == "/.well-known/openid-configuration":
             return _json(signer.discovery(f"{signer.issuer}/openid/v1/jwks"))
         raise _no_resource()
+
+    def _authorize_path(self, request: Request, user: UserInfo) -> str:
+        """For what is no object; returns the verb."""
+        verb = request.method.lower() if request.method != "HEAD" else "get"
+        attributes = Attributes(verb, path=request.path)
+        decision = self.authorizer.allowed(user, attributes)
+        if not decision.allowed:
+            raise forbidden(user, attributes, decision.reason)
+        return verb
 
     def _health(self, path: str) -> Response:
         if path.startswith("/livez") or self.ready:
@@ -677,6 +725,9 @@ class ApiServer:
         for plural in ("roles", "rolebindings", "clusterroles", "clusterrolebindings"):
             self.state.observe(_RBAC + plural, lambda _: self.authorizer.invalidate())
         self.state.observe(_CRDS, self._definitions.observe)
+        self.state.observe(apiservices.KEY, self._registrations_changed)
+        self.state.observe("/registry/core/services", self.aggregator.observe_services)
+        self.state.observe("/registry/discovery.k8s.io/endpointslices", self.aggregator.observe_slices)
         for kind, plural in (("ServiceAccount", "serviceaccounts"), ("Secret", "secrets"), ("Pod", "pods"), ("Node", "nodes")):  # fmt: skip
             self.state.observe(f"/registry/core/{plural}", self._forget_tokens(kind))
 
@@ -688,10 +739,18 @@ class ApiServer:
 
         return forget
 
-    def _catalogue_changed(self) -> None:
-        self._webhooks.refresh()
+    def _registrations_changed(self, changes: Sequence[StoredChange]) -> None:
+        self.aggregator.observe(changes)
+        if any(change.kind == "DELETED" for change in changes):
+            self._catalogue_event.set()  # what is served here is registered again
+
+    def _discovery_changed(self) -> None:
         self._discovery.invalidate()
         self._openapi.invalidate()
+
+    def _catalogue_changed(self) -> None:
+        self._webhooks.refresh()
+        self._discovery_changed()
         self._catalogue_event.set()
 
     def _describe_metrics(self) -> None:

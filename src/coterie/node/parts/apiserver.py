@@ -31,6 +31,10 @@ log = logger("node")
 CONTROLLER_USER = UserInfo("system:coterie-controllers", ("system:masters", "system:authenticated"))
 
 
+def _file_names(pair: tuple[Path, Path]) -> tuple[str, str]:
+    return str(pair[0]), str(pair[1])
+
+
 class ApiPlane:
     """The store, the API server on it and the port: one runnable, because none of them is of use without the others."""
 
@@ -61,6 +65,7 @@ class ApiPlane:
                 agent_tls=self._identity.agent_tls,
                 extensions=[apiserver_extension(self._identity.domain_agent_tls)],
                 authentication_info=self._identity.authentication_info(),
+                front_proxy=_file_names(self._identity.pair("front-proxy-client")),
                 event_ttl=api.event_ttl_seconds,
                 service_cidr=settings.network.service_cidr,
                 toleration_seconds=settings.controllers.pod_eviction_seconds,

@@ -32,6 +32,7 @@ from coterie.kube.api.rules.base import KindRules
 if TYPE_CHECKING:
     from coterie.kube.api.rules import (
         admission_policies,
+        apiregistration,
         certificates,
         csi,
         devices,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     )
 else:
     admission_policies = lazy_import("coterie.kube.api.rules.admission_policies")
+    apiregistration = lazy_import("coterie.kube.api.rules.apiregistration")
     certificates = lazy_import("coterie.kube.api.rules.certificates")
     csi = lazy_import("coterie.kube.api.rules.csi")
     devices = lazy_import("coterie.kube.api.rules.devices")
@@ -50,6 +52,7 @@ else:
 
 _RARE: dict[str, Any] = {
     "admissionregistration.k8s.io": admission_policies,
+    "apiregistration.k8s.io": apiregistration,
     "certificates.k8s.io": certificates,
     "flowcontrol.apiserver.k8s.io": flowcontrol,
     "networking.k8s.io": service_ranges,
