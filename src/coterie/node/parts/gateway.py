@@ -112,7 +112,15 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     if settings.gateway.pods is not None and settings.agent is not None:
         own_node = settings.agent.node_name
         # Before Envoy: ordinary pods of other nodes are known to it from the beginning.
-        engines = remote_engines.RemoteEngines(client, informers, made.callers, settings.domain, own_node, clock)
+        engines = remote_engines.RemoteEngines(
+            client,
+            informers,
+            made.callers,
+            settings.domain,
+            own_node,
+            clock,
+            network=node.find("applied_remote_pods", remote_engines.AppliedRemotePods),
+        )
         first.append(engines.controller)
     return [first, *made.groups, interconn_group(places, client, informers, clock)]
 

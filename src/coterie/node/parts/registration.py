@@ -74,7 +74,14 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     groups: list[list[Runnable]] = [*tie.groups, [authority(tie.client, settings.domain, tls, clock)]]
     if settings.node_api is not None and settings.gateway.pods is not None:
         engines = remote_engines.RemoteEngines(
-            tie.client, tie.informers, tie.callers, settings.domain, chosen.node_name, clock, own_only=True
+            tie.client,
+            tie.informers,
+            tie.callers,
+            settings.domain,
+            chosen.node_name,
+            clock,
+            own_only=True,
+            network=node.find("applied_remote_pods", remote_engines.AppliedRemotePods),
         )
         groups.append([engines.controller])
     return groups
