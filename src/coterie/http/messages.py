@@ -29,10 +29,19 @@ class UserInfo:
 class Peer:
     """The other end of a connection. One object for all requests of that connection."""
 
-    __slots__ = ("address", "certificate_user", "encrypted")
+    __slots__ = ("address", "certificate_user", "connected", "encrypted")
 
-    def __init__(self, address: str = "", *, certificate_user: UserInfo | None = None, encrypted: bool = False) -> None:
+    def __init__(
+        self,
+        address: str = "",
+        *,
+        certificate_user: UserInfo | None = None,
+        encrypted: bool = False,
+        connected: bool = False,
+    ) -> None:
         self.address = address
+        self.connected = connected
+        """There is a socket between us, so a long body is better sent in pieces than as a whole."""
         self.certificate_user = certificate_user
         self.encrypted = encrypted
 
@@ -135,6 +144,8 @@ class Response:
     headers: list[tuple[str, str]] = field(default_factory=list)
     stream: Stream | None = None
     upgrade: Tunnel | None = None
+    verbatim: bool = False
+    """The answer of another server: it is passed on as it is."""
 
 
 Handler = Callable[[Request], Response | Awaitable[Response]]

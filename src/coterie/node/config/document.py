@@ -196,6 +196,7 @@ def _agent(top: Block, network: NetworkConfig, *, joins: bool) -> AgentConfig:
         allow_privileged=block.flag("allowPrivileged", default.allow_privileged),
         pod_cidr=_range(block, "podCIDR", network.first_node, *_POD_RANGES),
         allow_host_network=block.flag("allowHostNetwork", default.allow_host_network),
+        link_routes=block.flag("linkRoutes", default.link_routes),
         lease_seconds=block.number("leaseSeconds", default.lease_seconds, 3),
         defaults=PodDefaults(
             pids=defaults.number("pids", default.defaults.pids, 0),

@@ -82,6 +82,8 @@ class AgentConfig:
     is given, the first of `network.podCIDR`."""
     allow_host_network: bool = False
     """Whether pods may ask for the machine's network (`hostNetwork: true`)."""
+    link_routes: bool = True
+    """`linkRoutes`: whether nodes on the same link are reached without VXLAN where the link lets such frames pass."""
     lease_seconds: int = 40
     """How long a sign of life is good for; a new one is given four times in this time."""
     defaults: PodDefaults = field(default_factory=PodDefaults)

@@ -14,7 +14,7 @@ from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver.audit import AuditSink, FileSink, SelectedSink
 from coterie.kube.apiserver.auth.authn import user_from_certificate
 from coterie.kube.apiserver.auth.tokens import TokenSigner
-from coterie.kube.apiserver.server import ApiServer, Settings
+from coterie.kube.apiserver.server import ApiServer, Dial, Settings
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
@@ -36,7 +36,8 @@ class ApiPlane:
 
     name = "api"
 
-    def __init__(self, settings: NodeSettings, clock: Clock) -> None:
+    def __init__(self, settings: NodeSettings, clock: Clock, dial: Dial | None = None) -> None:
+        """`dial`: the way to pods, for webhooks and other servers behind Services."""
         self.ready = asyncio.Event()
         self.address: tuple[str, int] | None = None
         """Where the API is reached from this machine, once it is."""
@@ -59,8 +60,11 @@ class ApiPlane:
                 audit_sinks=sinks,
                 agent_tls=self._identity.agent_tls,
                 extensions=[apiserver_extension(self._identity.domain_agent_tls)],
+                authentication_info=self._identity.authentication_info(),
                 event_ttl=api.event_ttl_seconds,
                 service_cidr=settings.network.service_cidr,
+                toleration_seconds=settings.controllers.pod_eviction_seconds,
+                dial=dial,
             ),
             clock,
         )

@@ -36,6 +36,7 @@ from coterie.node.cluster_network import GATEWAY_PORT
 from coterie.node.config import AgentConfig, ConfigError, NodeSettings
 from coterie.node.join_bundle import Bundle
 from coterie.node.parts.context import NodeContext
+from coterie.node.parts.pod_dialler import PodDialler
 
 log = logger("node.podnetwork")
 
@@ -80,6 +81,8 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         node.provide("namespace_sockets", sockets)
         if part.facts.root and cluster_of(settings, chosen).between_machines:
             node.provide("applied_remote_pods", AppliedRemotePods())
+        if (dialler := node.find("pod_dialler", PodDialler)) is not None:
+            dialler.attach(sockets, part.facts.cidr, settings.network.pod_cidr)
         node.provide("namespace_listeners", _listeners(settings, part.facts, sockets))
         node.settings = inside(settings, part.facts)
         if part.relayed:
