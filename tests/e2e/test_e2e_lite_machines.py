@@ -26,6 +26,7 @@ pytestmark = [
 ]
 SECONDS = 90.0
 PARTIES = ("bob", "carol")
+INGRESS_PORT = 8088
 _JOBS = "kusciajobs.kuscia.secretflow"
 _numbers = count(1)
 _CALL = """
@@ -65,6 +66,17 @@ for path in json.loads(sys.argv[2]):
 """Somebody who has a join file asks the API: with the headers of somebody who wants to be more."""
 
 
+SAYS_ITS_NAME = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{name}")
+http.server.ThreadingHTTPServer(("", 8000), Handler).serve_forever()
+"""
+
+
 class LiteBench(Bench):
     def start_lite(self, domain: str, machine: BenchMachine, **more: Any) -> None:
         center = {"authCenter": {"authenticationType": "Token", "tokenGenMethod": "RSA-GEN"}}
@@ -77,7 +89,7 @@ class LiteBench(Bench):
             "masterEndpoint": f"https://{self['m1'].address}:1080",
             "liteDeployToken": until(f"{domain} has a token", lambda: self._token(domain)),
             "agent": {"nodeName": machine.name, "address": machine.address},
-            "gateway": {"external": {"host": "0.0.0.0"}},
+            "gateway": {"external": {"host": "0.0.0.0"}, "ingress": {"host": "0.0.0.0", "httpPort": INGRESS_PORT}},
             **more,
         }
         file = machine.root / domain / "etc" / "coterie.yaml"
@@ -243,6 +255,53 @@ def test_pods_of_both_machines_reach_each_other_and_services(bench: LiteBench) -
 
     assert fetched("there", f"http://{address}:8000/")
     until("the Service leads to the pod on the other machine", lambda: fetched("here", "http://there/"))
+
+
+def test_ingresses_of_a_lite_lead_to_pods_on_both_machines(bench: LiteBench) -> None:
+    """Of its own namespace only; the other lite serves none of them."""
+    pods = [web_pod("shop-1", "m2"), web_pod("shop-2", "m5")]
+    for pod in pods:
+        pod["metadata"]["labels"] = {"app": "shop"}
+        script = SAYS_ITS_NAME.format(name=pod["metadata"]["name"])
+        pod["spec"]["containers"][0]["command"] = ["python", "-c", script]
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "shop", "namespace": "bob"},
+        "spec": {"selector": {"app": "shop"}, "ports": [{"port": 80, "targetPort": 8000}]},
+    }
+    backend = {"service": {"name": "shop", "port": {"number": 80}}}
+    rule = {"host": "shop.bob.example", "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}
+    ingress = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {"name": "shop", "namespace": "bob"},
+        "spec": {"ingressClassName": "coterie", "rules": [rule]},
+    }
+    bench.apply(*pods, service, ingress)
+
+    def called(machine: str, host: str = "shop.bob.example") -> str:
+        url = f"http://{bench[machine].address}:{INGRESS_PORT}/"
+        return bench["m1"].run("curl", "-s", "-m", "10", "-H", f"Host: {host}", url).out
+
+    seen: set[str] = set()
+
+    def both() -> bool:
+        seen.add(called("m2"))
+        return {"shop-1", "shop-2"} <= seen
+
+    until("pods of both machines answer", both, SECONDS)
+    assert "shop" not in called("m4") and "shop" not in called("m2", "other.bob.example")
+    status = until(
+        "the status names the lite",
+        lambda: bench.json("get ingress -n bob shop").get("status", {}).get("loadBalancer", {}).get("ingress"),
+        SECONDS,
+    )
+    assert [each.get("ip") for each in status] == [bench["m2"].address]
+    bench.kubectl("delete pod -n bob shop-1 --grace-period=1")
+    until(
+        "the pod on the joined machine answers alone", lambda: {called("m2") for _ in range(6)} == {"shop-2"}, SECONDS
+    )
 
 
 def _asked(bench: LiteBench, paths: list[str], *more: str) -> list[str]:

@@ -21,7 +21,7 @@ from coterie.kube.network.ports.publisher import PortPublisher
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.remote_engines import RemoteGateway
-from coterie.kuscia.engine.remote_groups import RemoteGroups
+from coterie.kuscia.engine.remote_groups import AppliedRemotePods, RemoteGroups
 from coterie.kuscia.engine.templates.config_store import ConfigStore, DomainConfig, NoConfigStore, SealedConfig
 from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
@@ -107,6 +107,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
                 domain=settings.domain,
                 node=chosen.node_name,
                 selector=overlay.selector,
+                applied=node.find("applied_remote_pods", AppliedRemotePods),
             )
         )
     return [

@@ -65,7 +65,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     assert chosen is not None, "config.parse gives every lite node an agent"
     with prepared(settings, clock):
         pass
-    tie = lite_gateway(settings.gateway, paths, domain_identity.load(paths, settings.domain), clock)
+    tie = lite_gateway(settings.gateway, paths, domain_identity.load(paths, settings.domain), clock, chosen.address)
     tls = AgentTls.of_domain(paths, chosen.node_name, chosen.address, clock)
     node.provide("client", tie.client)
     node.provide("informers", tie.informers)
@@ -74,7 +74,14 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     groups: list[list[Runnable]] = [*tie.groups, [authority(tie.client, settings.domain, tls, clock)]]
     if settings.node_api is not None and settings.gateway.pods is not None:
         engines = remote_engines.RemoteEngines(
-            tie.client, tie.informers, tie.callers, settings.domain, chosen.node_name, clock, own_only=True
+            tie.client,
+            tie.informers,
+            tie.callers,
+            settings.domain,
+            chosen.node_name,
+            clock,
+            own_only=True,
+            network=node.find("applied_remote_pods", remote_engines.AppliedRemotePods),
         )
         groups.append([engines.controller])
     return groups
@@ -91,12 +98,17 @@ class LiteGateway:
     groups: list[list[Runnable]]
 
 
-def lite_gateway(settings: GatewaySettings, paths: DomainPaths, own: DomainIdentity, clock: Clock) -> LiteGateway:
+def lite_gateway(
+    settings: GatewaySettings, paths: DomainPaths, own: DomainIdentity, clock: Clock, machine: str = ""
+) -> LiteGateway:
+    """`machine`: its address."""
     client = Client(api_transport(GatewayPaths.of(paths)), clock=clock)
     informers = Informers(client)
     link = MasterLink(settings, own, paths, clock=clock)
     watch_tokens(informers, link, own)
-    gateway = gateway_parts(settings, paths, own, client, informers, clock=clock, master=lambda: link.route)
+    gateway = gateway_parts(
+        settings, paths, own, client, informers, clock=clock, master=lambda: link.route, machine=machine
+    )
     envoy, feed = gateway.envoy, gateway.feed
     way = BootstrapRoute(link, envoy, feed, settings, paths)
     later = [[each for each in group if each is not envoy] for group in gateway.groups]
