@@ -45,6 +45,7 @@ _GROUPS = (
     (re.compile(r"tests/e2e/test_e2e_(network(_readme)?|not_fenced|plain_workloads)\.py::"), "e2e-network"),
     (re.compile(r"tests/e2e/test_e2e_services\.py::"), "e2e-services"),
     (re.compile(r"tests/e2e/test_e2e_joined\.py::"), "e2e-joined"),
+    (re.compile(r"tests/e2e/test_e2e_lite_machines\.py::"), "e2e-lite-machines"),
     (re.compile(r"tests/e2e/"), "e2e-autonomy"),
     (re.compile(r"tests/conformance/test_kubectl\.py::test_chapter\[([\d.]+)-"), r"kubectl-\1"),
     # These tests look for leftovers of a pod over the whole machine, and give their pods the same uid.

@@ -66,6 +66,7 @@ USED = [
     ("enableWorkloadApprove", True, "workload_approve", True, AUTONOMY),
     ("agent.allowPrivileged", True, "agent.allow_privileged", True, AUTONOMY),
     ("agent.allowHostNetwork", True, "agent.allow_host_network", True, AUTONOMY),
+    ("agent.linkRoutes", False, "agent.link_routes", False, AUTONOMY),
     ("agent.podCIDR", "10.200.0.0/16", "agent.pod_cidr", "10.200.0.0/16", AUTONOMY),
     ("agent.nodeName", "n-1", "agent.node_name", "n-1", LITE),
     ("agent.address", "10.0.0.2", "agent.address", "10.0.0.2", AUTONOMY),

@@ -144,6 +144,8 @@ class Response:
     headers: list[tuple[str, str]] = field(default_factory=list)
     stream: Stream | None = None
     upgrade: Tunnel | None = None
+    verbatim: bool = False
+    """The answer of another server: it is passed on as it is."""
 
 
 Handler = Callable[[Request], Response | Awaitable[Response]]

@@ -37,10 +37,12 @@ class Kernel:
         self.failures = 0
         self.renewed = 0
         self.closed = False
+        self.unsettled = False
+        self.link: tuple[int, dict[str, str]] = (0, {})
         self.called = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def reconcile(self, nodes: list[Any]) -> list[str]:
+    def reconcile(self, nodes: list[Any], answering: frozenset[str], *, recheck: bool) -> list[str]:
         try:
             if self.failures:
                 self.failures -= 1
@@ -108,7 +110,8 @@ async def running(monkeypatch: pytest.MonkeyPatch, failures: int = 0) -> AsyncIt
         "domain=alice",
         Path("/nowhere"),
         namespace=lambda: Path("/nowhere"),
-        domain_netlink=lambda: pytest.fail("not asked for"),
+        domain_netlink=lambda _: pytest.fail("not asked for"),
+        probe_socket=lambda: pytest.fail("not asked for"),
         clock=waits,
     )
     tasks = [asyncio.create_task(each.run()) for each in (informers, controller)]

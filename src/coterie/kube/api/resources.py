@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 STATUS_VERBS = ("get", "patch", "update")
+PROXY_VERBS = ("create", "delete", "get", "patch", "update")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ _POD_SUBS = (
     Subresource("exec", ("create", "get"), "PodExecOptions", "", "v1"),
     Subresource("log", ("get",)),
     Subresource("portforward", ("create", "get"), "PodPortForwardOptions", "", "v1"),
+    Subresource("proxy", PROXY_VERBS, "PodProxyOptions", "", "v1"),
     STATUS,
 )
 _CREATE = ("create",)
@@ -132,6 +134,7 @@ _READ = ("get", "list")
 _RBAC = "rbac.authorization.k8s.io"
 _AUTHZ = "authorization.k8s.io"
 _AUTHN = "authentication.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
 
 BUILTIN: tuple[Resource, ...] = (
     _r("", "v1", "bindings", "Binding", verbs=_CREATE, virtual=True),
@@ -144,7 +147,8 @@ BUILTIN: tuple[Resource, ...] = (
         verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
         subs=(Subresource("finalize", ("update",)), STATUS),
     ),
-    _r("", "v1", "nodes", "Node", cluster=True, short="no", subs=(STATUS,)),
+    _r("", "v1", "nodes", "Node", cluster=True, short="no",
+       subs=(Subresource("proxy", PROXY_VERBS, "NodeProxyOptions", "", "v1"), STATUS)),
     _r(
         "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", short="pvc", subs=(STATUS,), returns_deleted=True
     ),
@@ -159,7 +163,12 @@ BUILTIN: tuple[Resource, ...] = (
         "", "v1", "serviceaccounts", "ServiceAccount", short="sa", returns_deleted=True,
         subs=(Subresource("token", _CREATE, "TokenRequest", _AUTHN, "v1"),),
     ),
-    _r("", "v1", "services", "Service", short="svc", categories="all", subs=(STATUS,), returns_deleted=True),
+    _r("", "v1", "services", "Service", short="svc", categories="all", returns_deleted=True,
+       subs=(Subresource("proxy", PROXY_VERBS, "ServiceProxyOptions", "", "v1"), STATUS)),
+    _r(_ADMISSION, "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", cluster=True,
+       categories="api-extensions"),
+    _r(_ADMISSION, "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", cluster=True,
+       categories="api-extensions"),
     _r("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", cluster=True,
        short="crd crds", categories="api-extensions", subs=(STATUS,)),
     _r("apiregistration.k8s.io", "v1", "apiservices", "APIService", cluster=True, categories="api-extensions",

@@ -16,6 +16,7 @@ from coterie.http.messages import Request, Response, UserInfo
 from coterie.kube.api import errors
 from coterie.kube.api.labels import DEFAULT_STORAGE_CLASS, LOCAL_PATH_CLASS, LOCAL_PATH_PROVISIONER
 from coterie.kube.apiserver.auth import default_roles
+from coterie.kube.apiserver.auth.authentication_info import INFO_NAME, INFO_NAMESPACE, AuthenticationInfo
 from coterie.kube.apiserver.extension import ApiServerExtension, DefinitionSource
 
 log = logger("apiserver.bootstrap")
@@ -57,6 +58,17 @@ async def ensure(send: Send, extensions: Sequence[ApiServerExtension] = ()) -> N
             await _ensure_definitions(send, extension.definitions)
 
 
+async def ensure_authentication_info(send: Send, info: AuthenticationInfo) -> None:
+    """Write the ConfigMap by which aggregated API servers know the authorities of this one."""
+    path = f"/api/v1/namespaces/{INFO_NAMESPACE}/configmaps"
+    existing = await _get(send, f"{path}/{INFO_NAME}")
+    wanted = info.config_map(existing)
+    if existing is None:
+        await _create(send, path, wanted)
+    elif wanted != existing:
+        await _call(send, "PUT", f"{path}/{INFO_NAME}", wanted)
+
+
 async def complete_services(send: Send, services: Sequence[Object]) -> None:
     """Services that were written before addresses were given out get theirs, by an update that changes nothing else."""
     for service in services:
@@ -71,8 +83,9 @@ async def complete_services(send: Send, services: Sequence[Object]) -> None:
 
 
 async def _reconcile_role(send: Send, default: Object, exact: frozenset[str]) -> None:
-    plural = "clusterroles" if default["kind"] == "ClusterRole" else "clusterrolebindings"
-    collection = f"/apis/rbac.authorization.k8s.io/v1/{plural}"
+    namespace = default["metadata"].get("namespace")
+    where = f"namespaces/{namespace}/" if namespace else ""
+    collection = f"/apis/rbac.authorization.k8s.io/v1/{where}{default['kind'].lower()}s"
     path = f"{collection}/{default['metadata']['name']}"
     existing = await _get(send, path)
     wanted = default_roles.reconcile(existing, default, exact)

@@ -9,6 +9,8 @@ catalogue changes (`invalidate`, when a custom resource definition comes or goes
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import platform
 import re
 import uuid
@@ -27,7 +29,7 @@ from coterie.kube.apiserver.documents import Document
 
 Json = dict[str, Any]
 
-KUBERNETES_MINOR = 32
+KUBERNETES_MINOR = 36
 _AGGREGATED = "APIGroupDiscoveryList"
 _AGGREGATED_VERSIONS = ("v2", "v2beta1")
 
@@ -110,12 +112,21 @@ def api_resource_list(resources: Sequence[Resource], group: str, version: str) -
             entry["shortNames"] = resource.short_names
         if resource.categories:
             entry["categories"] = resource.categories
+        if not resource.virtual:
+            entry["storageVersionHash"] = storage_version_hash(resource)
         entries.append(entry)
         entries.extend(_plain_subresource(resource, sub) for sub in sorted(resource.subresources, key=lambda s: s.name))
     if not entries:
         return None
     group_version = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
+
+
+def storage_version_hash(resource: Resource) -> str:
+    """By which clients see that the version in which objects are stored has changed; the same as Kubernetes computes."""
+    group, version = resource.storage
+    digest = hashlib.sha256(f"{group}/{version}/{resource.kind}".encode()).digest()
+    return base64.b64encode(digest[:8]).decode()
 
 
 def _plain_subresource(resource: Resource, sub: Subresource) -> Json:

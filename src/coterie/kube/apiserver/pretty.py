@@ -14,7 +14,7 @@ _TRUE, _FALSE = ("1", "t", "T", "true", "True", "TRUE"), ("0", "f", "F", "false"
 
 def for_people(request: Request, answer: Response) -> Response:
     """The answer as it is, or indented."""
-    if answer.content_type != "application/json" or answer.stream is not None or not answer.body:
+    if answer.content_type != "application/json" or answer.stream is not None or not answer.body or answer.verbatim:
         return answer
     if not is_wanted(request):
         return answer

@@ -15,16 +15,18 @@ dispatch to a verb. Everything up to the verb runs without a task, and reads are
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.base.secret import SecretValue
 from coterie.http.errors import HttpProblem
@@ -51,10 +53,17 @@ from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.quotas import Quotas
 from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
-from coterie.kube.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
+from coterie.kube.apiserver.admission.steps import (
+    DefaultTolerations,
+    LimitRanges,
+    NamespaceLifecycle,
+    Priorities,
+    ServiceAccounts,
+)
 from coterie.kube.apiserver.admission.storage import StorageAdmission
 from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
 from coterie.kube.apiserver.auth import grants, reviews
+from coterie.kube.apiserver.auth.authentication_info import AuthenticationInfo
 from coterie.kube.apiserver.auth.authn import Authenticator
 from coterie.kube.apiserver.auth.nodes import NodeAuthorizer
 from coterie.kube.apiserver.auth.rbac import forbidden
@@ -63,6 +72,7 @@ from coterie.kube.apiserver.auth.tokens import Lookups, TokenSigner, request_tok
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.crds import CrdRegistry
 from coterie.kube.apiserver.extension import ApiServerExtension
+from coterie.kube.apiserver.http_proxy import HttpProxy
 from coterie.kube.apiserver.kinds import EventStrategy, Strategy
 from coterie.kube.apiserver.metrics import Metrics
 from coterie.kube.apiserver.openapi.service import OpenApi
@@ -80,10 +90,16 @@ from coterie.kube.apiserver.verbs.watch import WatchVerb
 from coterie.kube.apiserver.verbs.write import WriteVerbs
 from coterie.kube.store.protocol import Store, StoreError
 
+if TYPE_CHECKING:
+    from coterie.kube.apiserver import outgoing
+else:
+    outgoing = lazy_import("coterie.kube.apiserver.outgoing")
+
 log = logger("apiserver")
 
 Object = dict[str, Any]
 Verb = Callable[[ResourceRequest], Response | Awaitable[Response]]
+Dial = Callable[[str, int], Awaitable[socket.socket]]
 _CRDS = "/registry/apiextensions.k8s.io/customresourcedefinitions"
 _RBAC = "/registry/rbac.authorization.k8s.io/"
 _SELECTING = frozenset(("list", "watch", "deletecollection"))
@@ -108,6 +124,12 @@ class Settings:
     """TLS towards node agents: the server's own certificate, and whose it trusts."""
     service_cidr: str = "100.112.0.0/16"
     """The virtual addresses of Services."""
+    toleration_seconds: int = 300
+    """For how long new pods stay on a node that is not ready or not reachable unless they say it themselves."""
+    dial: Dial | None = None
+    """Connects to endpoints of Services, where they are in a network that this process is not in (`outgoing.py`)."""
+    authentication_info: AuthenticationInfo | None = None
+    """Authorities that aggregated API servers have to know; None: no such ConfigMap is written."""
     event_ttl: float = 3600.0
     """Seconds after which Event objects are forgotten."""
     compact_every: float = 300.0
@@ -169,6 +191,14 @@ class ApiServer:
         self._observe()
         self._describe_metrics()
 
+    @cached_property
+    def outgoing(self) -> outgoing.Outgoing:
+        """Made when first needed: most servers call nobody."""
+        slices = self.state.collection("/registry/discovery.k8s.io/endpointslices")
+        return outgoing.Outgoing(
+            self._collection("services"), slices, self._collection("endpoints"), self.settings.dial
+        )
+
     def _serve_builtin(self, resource: Resource, schemas: builtin_schemas.BuiltinSchemas) -> None:
         head = head_of(resource.storage_api_version, resource.kind)
         if convert.is_converted(resource):
@@ -176,10 +206,8 @@ class ApiServer:
             self.state.serve(VersionView(resource, storage_head=head, to_view=to_view, to_storage=to_storage))
         else:
             self.state.serve(VersionView(resource, storage_head=head))
-        schema = schemas[resource.schema_name]
-        stored = schemas[f"{resource.storage_api_version}/{resource.kind}"]
         kind = EventStrategy if resource.plural == "events" else Strategy
-        self._strategies[(resource.group, resource.version, resource.plural)] = kind(resource, schema, stored)
+        self._strategies[(resource.group, resource.version, resource.plural)] = kind(resource, schemas)
 
     def _build_verbs(self) -> None:
         core = self._collection
@@ -190,6 +218,7 @@ class ApiServer:
                 NamespaceLifecycle(core("namespaces")),
                 LimitRanges(core("limitranges")),
                 ServiceAccounts(core("serviceaccounts")),
+                DefaultTolerations(self.settings.toleration_seconds),
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
                 StorageAdmission(self.state.collection("/registry/storage.k8s.io/storageclasses")),
                 self._definitions.admit,
@@ -215,6 +244,16 @@ class ApiServer:
             self.settings.agent_tls,
             [each.agent_verifier(self.state, self.clock) for each in self.settings.extensions if each.agent_verifier],
             owner_label=ownership.label if ownership is not None else "",
+        )
+        self._http_proxy = HttpProxy(
+            core("nodes"),
+            core("pods"),
+            core("services"),
+            self.state.collection("/registry/discovery.k8s.io/endpointslices"),
+            core("endpoints"),
+            proxy,
+            self._tasks,
+            lambda: self.outgoing,
         )
         self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
         self._custom_metrics = custom_metrics.CustomMetricsApi(
@@ -272,6 +311,8 @@ class ApiServer:
         self._loaded = True
         await self._renew_event_lease()
         await bootstrap.ensure(self.call, self.settings.extensions)
+        if self.settings.authentication_info is not None:
+            await bootstrap.ensure_authentication_info(self.call, self.settings.authentication_info)
         incomplete = [each.load() for each in self._collection("services") if b'"clusterIP":' not in each.raw]
         await bootstrap.complete_services(self.call, incomplete)
         await apiservices.reconcile(self.state, self.resources, self.clock)
@@ -410,6 +451,8 @@ class ApiServer:
             # Whoever may only see certain names may list and watch them by name.
             name = parse_field_selector(request.param("fieldSelector")).exact("metadata.name") or ""
         attributes = Attributes(target.verb, target.group, target.resource, target.subresource, namespace, "", name)
+        if target.resource == "nodes" and target.verb in _SELECTING:
+            attributes = attributes._replace(labels=request.param("labelSelector"))
         decision = self.authorizer.allowed(user, attributes)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
@@ -435,6 +478,8 @@ class ApiServer:
             sub = resource.subresource(target.subresource)
             if sub is None:
                 raise _no_resource()
+            if target.subresource == "proxy":
+                return self._http_proxy.proxy(call)
             verb = self._sub_verbs.get((target.subresource, target.verb)) if target.verb in sub.verbs else None
         else:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None

@@ -32,6 +32,8 @@ ACTED_ON: Mapping[KindKey, str] = {
     ("", "Secret"): "coterie.kube.agent.volumes.sources",
     ("", "Service"): f"{_CONTROLLERS}.endpointslice.controller",
     ("", "ServiceAccount"): f"{_CONTROLLERS}.serviceaccount.controller",
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): f"{_SERVER}.webhooks.dispatcher",
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): f"{_SERVER}.webhooks.dispatcher",
     ("apiextensions.k8s.io", "CustomResourceDefinition"): f"{_SERVER}.crds",
     ("apiregistration.k8s.io", "APIService"): f"{_SERVER}.apiservices",
     ("apps", "ControllerRevision"): f"{_CONTROLLERS}.statefulset.controller",

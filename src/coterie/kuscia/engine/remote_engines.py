@@ -1,6 +1,7 @@
-"""Engines on other machines of the domain: the gateway runs at the control plane's node and learns of them from the API.
+"""Engines on other machines of the domain: the gateway runs at the control plane's node, or at the first machine of a lite, and
+learns of them from the API.
 
-    node that joined                                        control plane's node
+    node that joined                                        the gateway's node
     RemoteGateway.register ── status.podIP ──> Pod ──> RemoteEngines ── callers.set, loaded ──> Envoy
        waits for the condition <── GatewayReady, the address ──┘
 
@@ -75,15 +76,19 @@ class RemoteEngines:
         domain: str,
         node: str,
         clock: Clock,
+        *,
+        own_only: bool = False,
     ) -> None:
-        """`node`: the own one, whose agent registers its pods itself."""
+        """`node`: the own one, whose agent registers its pods itself. `own_only`: this gateway sees Nodes and pods of its domain
+        only, as that of a lite."""
         self._client = client
         self._callers = callers
         self._domain = domain
         self._node = node
         self._clock = clock
-        self._pods: Informer[Pod] = informers.get(PODS)
-        self._nodes: Informer[Node] = informers.get(NODES)
+        self._pods: Informer[Pod] = informers.get(PODS, domain if own_only else "")
+        selector = f"{labels.KUSCIA_NODE_NAMESPACE}={domain}" if own_only else ""
+        self._nodes: Informer[Node] = informers.get(NODES, labels=selector)
         self._known: dict[str, tuple[str, str]] = {}
         """By pod: its uid and the address by which it is registered."""
         self._holders: dict[str, str] = {}
@@ -214,10 +219,11 @@ class RemoteEngines:
 class RemoteGateway:
     """At a node that joined: the gateway of its domain, which is on another machine."""
 
-    def __init__(self, client: Client, informers: Informers, node: str) -> None:
+    def __init__(self, client: Client, informers: Informers, node: str, namespace: str = "") -> None:
+        """`namespace`: the only one that this node may read."""
         self._client = client
         # The agent's own: see `PodManager`.
-        self._pods: Informer[Object] = informers.get(PODS.as_dynamic, fields=f"spec.nodeName={node}")
+        self._pods: Informer[Object] = informers.get(PODS.as_dynamic, namespace, fields=f"spec.nodeName={node}")
 
     async def register(self, pod: Object, address: str) -> None:
         """Until the gateway knows the pod by this address. Raises OSError (TimeoutError among them), ApiError or

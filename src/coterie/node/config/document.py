@@ -101,6 +101,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         raise top.refused("runtime", f'this version has runp (pods are processes), not "{top.text("runtime")}"')
     section = gateway.read(top, mode, domain, paths, ports.lowest_port() if lowest_port is None else lowest_port)
     join = _join(top, mode)
+    registers = mode == "lite" and join is None
     network = _network(top.block("network"))
     collected = top.block("garbageCollection")
     data = collected.block("kusciaDomainDataGC")
@@ -120,6 +121,8 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
         logrotate=rotation,
         api=_api(top.block("apiServer")),
+        node_api=_api(top.block("apiServer")) if registers and top.raw("apiServer") else None,
+        only_namespace=domain if registers else "",
         controllers=_controllers(top.block("controllers")),
         network=network,
         agent=_agent(top, network, joins=join is not None) if mode != "master" else None,
@@ -193,6 +196,7 @@ def _agent(top: Block, network: NetworkConfig, *, joins: bool) -> AgentConfig:
         allow_privileged=block.flag("allowPrivileged", default.allow_privileged),
         pod_cidr=_range(block, "podCIDR", network.first_node, *_POD_RANGES),
         allow_host_network=block.flag("allowHostNetwork", default.allow_host_network),
+        link_routes=block.flag("linkRoutes", default.link_routes),
         lease_seconds=block.number("leaseSeconds", default.lease_seconds, 3),
         defaults=PodDefaults(
             pids=defaults.number("pids", default.defaults.pids, 0),

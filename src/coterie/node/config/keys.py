@@ -41,7 +41,7 @@ USED = (
     "controllers.autoscalerSeconds",
     "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
-    "agent.podCIDR", "agent.allowHostNetwork",
+    "agent.podCIDR", "agent.allowHostNetwork", "agent.linkRoutes",
     "agent.eviction.memoryAvailable", "agent.eviction.diskAvailable", "agent.eviction.inodesFree",
     "agent.eviction.pidsAvailable", "agent.eviction.softMemoryAvailable", "agent.eviction.softDiskAvailable",
     "agent.eviction.softGraceSeconds", "agent.eviction.transitionSeconds",
@@ -105,7 +105,14 @@ REFUSED = {
 ONLY_IN = {
     **dict.fromkeys(("liteDeployToken", "masterEndpoint"), ("lite",)),
     **dict.fromkeys(
-        ("apiServer", "controllers", "network", "garbageCollection", "enableWorkloadApprove"), ("master", "autonomy")
+        (
+            "apiServer.eventTTLSeconds",
+            "apiServer.auditLog",
+            "controllers",
+            "garbageCollection",
+            "enableWorkloadApprove",
+        ),
+        ("master", "autonomy"),
     ),
     **dict.fromkeys(
         ("agent", "dataMesh", "capacity", "reservedResources", "runtime", "gateway.internal"), ("lite", "autonomy")
@@ -115,9 +122,9 @@ ONLY_IN = {
 
 NOT_OF_JOINED = (
     "liteDeployToken", "protocol", "domainKeyData", "domainRoute", "gateway", "dataMesh", "kusciaAPI", "kusciaAPISans",
-    "confManager",
+    "confManager", "apiServer", "network",
 )  # fmt: skip
-"""What means nothing to a lite that joins with a file: its domain's key and gateway are elsewhere."""
+"""What means nothing to a lite that joins with a file: its domain's key, gateway and API are elsewhere."""
 
 UNUSED_SENTENCE = "This version does not use a key of the configuration"
 MEANINGLESS_SENTENCE = "A key of the configuration means nothing in this mode"

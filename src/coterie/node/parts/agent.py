@@ -78,8 +78,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             ),
             dns=pod_dns(settings),
             pods=PodSettings(
-                # A lite that registered sees no pods but its own domain's.
-                namespace=settings.domain if settings.gateway.master is not None else "",
+                namespace=settings.only_namespace,
                 host_paths=chosen.host_paths,
                 withheld=(settings.paths.home,),
                 allow_privileged=chosen.allow_privileged,
@@ -195,7 +194,7 @@ def _engine_plugin(
         issuer,
         _config_store(settings, client),
         callers,
-        gateway=RemoteGateway(client, node.informers, chosen.node_name) if remote else None,
+        gateway=RemoteGateway(client, node.informers, chosen.node_name, settings.only_namespace) if remote else None,
         unreachable=_NO_WAY if remote and (part.facts is None or part.relayed) else "",
         fenced=part.fenced,
         names=names,

@@ -35,6 +35,7 @@ from coterie.node.cluster_network import GATEWAY_PORT
 from coterie.node.config import AgentConfig, ConfigError, NodeSettings
 from coterie.node.join_bundle import Bundle
 from coterie.node.parts.context import NodeContext
+from coterie.node.parts.pod_dialler import PodDialler
 
 log = logger("node.podnetwork")
 
@@ -77,6 +78,8 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     if part.facts is not None:
         sockets = NamespaceSockets(runp_directory(settings), _group(settings, chosen))
         node.provide("namespace_sockets", sockets)
+        if (dialler := node.find("pod_dialler", PodDialler)) is not None:
+            dialler.attach(sockets, part.facts.cidr, settings.network.pod_cidr)
         node.provide("namespace_listeners", _listeners(settings, part.facts, sockets))
         node.settings = inside(settings, part.facts)
         if part.relayed:
@@ -194,8 +197,8 @@ class PodCluster:
 def cluster_of(settings: NodeSettings, chosen: AgentConfig) -> PodCluster:
     network, own = settings.network, ipaddress.IPv4Network(chosen.pod_cidr)
     fits = (
-        # A lite that registered through gateways sees no Nodes but its own: its domain has no other.
-        settings.gateway.master is None
+        # A lite that registered has other nodes if they may join it.
+        (settings.gateway.master is None or settings.node_api is not None)
         and own.prefixlen == network.node_mask_size
         and own.subnet_of(ipaddress.IPv4Network(network.pod_cidr))
     )

@@ -49,6 +49,13 @@ PARTS = (
         enabled=lambda settings: settings.join is None,
     ),
     Part(
+        "node-api",
+        f"{_HERE}.node_api",
+        ("lite",),
+        after=("registration",),
+        enabled=lambda settings: settings.node_api is not None,
+    ),
+    Part(
         "gateway",
         f"{_HERE}.gateway",
         ("master", "autonomy"),

@@ -22,6 +22,7 @@ from coterie.kube.api.rules import (
     reviews,
     services,
     storage,
+    webhooks,
 )
 from coterie.kube.api.rules.base import KindRules
 
@@ -39,6 +40,7 @@ RULES: dict[tuple[str, str], KindRules] = {
     **endpoints.RULES,
     **rbac.RULES,
     **crd.RULES,
+    **webhooks.RULES,
     **events.RULES,
     **reviews.RULES,
 }

@@ -160,8 +160,9 @@ class ServiceAddresses:
             text = str(ipaddress.IPv4Address(number))
             spec["clusterIP"], spec["clusterIPs"] = text, [text]
             return
-        if given == ["None"]:
-            return
+        had = ((attempt.old or {}).get("spec") or {}).get("clusterIPs") or ()
+        if given == ["None"] or (had and given[0] != had[0]):
+            return  # an address may not change once set: the rules of Services say so
         before = holdings_of(attempt.old).addresses if attempt.old else frozenset()
         for text in given:
             number_or_none = _number(text)

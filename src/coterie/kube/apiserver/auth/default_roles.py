@@ -195,6 +195,15 @@ _BINDINGS: dict[str, tuple[str, ...]] = {
     "system:kube-controller-manager": ("User system:kube-controller-manager",),
 }
 
+_NAMESPACED: dict[tuple[str, str], tuple[str, Sequence[str], tuple[str, ...]]] = {
+    ("kube-system", "extension-apiserver-authentication-reader"): (
+        "system::extension-apiserver-authentication-reader",
+        ("READ | core | configmaps | extension-apiserver-authentication",),
+        ("User system:kube-controller-manager", "User system:kube-scheduler"),
+    ),
+}
+"""(namespace, name of the Role): name of its RoleBinding, rules, subjects."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoleRules:
@@ -231,7 +240,7 @@ def rules_of(role: str) -> list[dict[str, list[str]]]:
 
 
 def default_objects(extensions: Sequence[RoleRules] = ()) -> list[dict[str, Any]]:
-    """All default ClusterRoles and ClusterRoleBindings; sums are already added up, so that they hold from the start."""
+    """All default roles and bindings; sums are already added up, so that they hold from the start."""
     plain, aggregated = dict(_ROLES), dict(_AGGREGATED)
     for extension in extensions:
         plain.update(extension.roles)
@@ -250,7 +259,19 @@ def default_objects(extensions: Sequence[RoleRules] = ()) -> list[dict[str, Any]
         }
         roles.append(role)
     bindings = [_binding(name, subjects) for name, subjects in _BINDINGS.items()]
-    return sorted(roles, key=_name) + sorted(bindings, key=_name)
+    return sorted(roles, key=_name) + sorted(bindings, key=_name) + _namespaced_objects()
+
+
+def _namespaced_objects() -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for (namespace, name), (binding_name, lines, subjects) in _NAMESPACED.items():
+        role = {**_role(name, [parse_rule(line) for line in lines]), "kind": "Role"}
+        binding = {**_binding(binding_name, subjects), "kind": "RoleBinding"}
+        binding["roleRef"] = {"apiGroup": GROUP, "kind": "Role", "name": name}
+        for each in (role, binding):
+            each["metadata"]["namespace"] = namespace
+            out.append(each)
+    return out
 
 
 def _name(obj: Object) -> str:
@@ -310,7 +331,7 @@ def reconcile(existing: Object | None, default: Object, exact: frozenset[str] = 
     wanted: dict[str, Any] = {**existing, "metadata": dict(meta)}
     for key in ("labels", "annotations"):
         wanted["metadata"][key] = {**default["metadata"].get(key, {}), **(meta.get(key) or {})}
-    if default["kind"] == "ClusterRole":
+    if default["kind"] in ("ClusterRole", "Role"):
         _add_rules(wanted, existing, default, exact)
     elif existing.get("roleRef") == default["roleRef"]:
         revoked = [_subject(text) for text in _REVOKED.get(meta["name"], ())]

@@ -187,6 +187,11 @@ _BINDING = TableLayout(
     ),
     role_binding,
 )
+_WEBHOOKS = TableLayout(
+    (NAME, number("Webhooks", "Number of webhooks."), AGE),
+    lambda obj, now: [name_of(obj), len(items(obj, "webhooks")), age(created(obj), now)],
+)
+_ADMISSION = "admissionregistration.k8s.io"
 _RBAC = "rbac.authorization.k8s.io"
 
 CLUSTER: dict[tuple[str, str], TableLayout] = {
@@ -222,6 +227,8 @@ CLUSTER: dict[tuple[str, str], TableLayout] = {
         (NAME, text("Type", "What the secret is for."), text("Data", "Number of entries."), AGE), secret
     ),
     ("", "serviceaccounts"): TableLayout((NAME, text("Secrets", "Number of secrets."), AGE), service_account),
+    (_ADMISSION, "mutatingwebhookconfigurations"): _WEBHOOKS,
+    (_ADMISSION, "validatingwebhookconfigurations"): _WEBHOOKS,
     ("apiregistration.k8s.io", "apiservices"): TableLayout(
         (
             NAME,
