@@ -43,7 +43,9 @@ class SlowClients:
         async def make() -> None:
             for number in names:
                 body = orjson.dumps(configmap(f"c{number:06}", x="x" * size))
-                async with self.session.post(self._url, data=body, headers={"content-type": "application/json"}) as done:
+                async with self.session.post(
+                    self._url, data=body, headers={"content-type": "application/json"}
+                ) as done:
                     done.raise_for_status()
 
         await asyncio.gather(*(make() for _ in range(_MAKERS)))
@@ -105,7 +107,11 @@ async def main(objects: int, clients: int) -> None:
                         "application/json",
                     ),
                     ("watches that resume far behind", f"watch=true&resourceVersion={start}", "application/json"),
-                    ("lists of a past revision", f"resourceVersion={start}&resourceVersionMatch=Exact", "application/json"),
+                    (
+                        "lists of a past revision",
+                        f"resourceVersion={start}&resourceVersionMatch=Exact",
+                        "application/json",
+                    ),
                 ):
                     await measure(node, f"{clients} slow {what}", lambda q=query, a=accept: slow.ask(q, a))  # type: ignore[misc]
                 await measure(node, f"{clients} bodies of 2.9 MB", slow.send)

@@ -98,7 +98,9 @@ def wait_until(check: Callable[[], object], what: str, seconds: float = SECONDS)
         time.sleep(0.2)
 
 
-def workload(kind: str, name: str, version: str = "apps/v1", *, script: str = "sleep 1000", **spec: Any) -> dict[str, Any]:
+def workload(
+    kind: str, name: str, version: str = "apps/v1", *, script: str = "sleep 1000", **spec: Any
+) -> dict[str, Any]:
     pod: dict[str, Any] = {
         "terminationGracePeriodSeconds": 0,
         "containers": [{"name": "c", "image": IMAGE, "command": ["sh", "-c", script]}],
@@ -178,7 +180,9 @@ def test_jobs_complete(cluster: RealKubernetes, namespace: str) -> None:
 def test_a_service_gets_its_endpoints(cluster: RealKubernetes, namespace: str) -> None:
     cluster.apply(workload("Deployment", "web", replicas=2), namespace=namespace)
     spec = {"selector": {"app": "web"}, "ports": [{"port": 80}]}
-    cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}, namespace=namespace)
+    cluster.apply(
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}, namespace=namespace
+    )
     rolled_out(cluster, "deployment/web", namespace)
 
     def addresses() -> int:
@@ -218,7 +222,12 @@ def test_custom_resources_are_collected_too(cluster: RealKubernetes, namespace: 
         "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
     }
     name = {"name": "things.example.com"}
-    definition = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": name, "spec": spec}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": name,
+        "spec": spec,
+    }
     cluster.apply(definition, namespace=namespace)
     cluster.kubectl("wait", "--for=condition=established", "crd/things.example.com", f"--timeout={SECONDS:.0f}s")
     cluster.apply({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "owner"}}, namespace=namespace)
