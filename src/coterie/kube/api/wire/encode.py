@@ -85,6 +85,10 @@ def kind_encoder(api_version: str, kind: str) -> MessageEncoder | None:
     return encoder_of(found) if found is not None else None
 
 
+def message_encoder(name: str) -> MessageEncoder:
+    return encoder_of(message(name))
+
+
 @cache
 def encoder_of(of: Message) -> MessageEncoder:
     special = _SPECIAL.get(of.name)
@@ -144,7 +148,7 @@ def _single(number: int, field: Field) -> FieldEncoder:
             tag = varint(number << 3 | 2)
 
             def text(value: Any) -> bytes:
-                data = value.encode()
+                data: bytes = value.encode()
                 size = len(data)
                 return tag + (small[size] if size < 2048 else _varint(size)) + data  # faster than formatting
 
