@@ -73,7 +73,7 @@ class WatchVerb:
             entries, _ = collection.page(watcher.wanted, "", 0)
             if list_body.is_long(entries):
                 now = self._state.revision
-                work = self._from_long_state(watcher, collection, entries, now, asked.send_initial_events)
+                work = self._from_long_state(watcher, collection, entries, now, bool(asked.send_initial_events))
                 self._tasks.create_task(work, name="watch state")
                 return
             if entries:
