@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.files import private_directory
+from coterie.kube.agent.images.endpoint import RegistryEndpoint
 from coterie.kube.agent.images.layers import (
     architecture,
     hexadecimal,
@@ -33,7 +34,7 @@ from coterie.kube.agent.images.layers import (
     stored_image,
 )
 from coterie.kube.agent.images.model import ImageError, StoredImage, normalise, split
-from coterie.kube.agent.images.registry import RegistryClient, RegistryEndpoint, RegistryUnavailable
+from coterie.kube.agent.images.registry import RegistryClient, RegistryUnavailable
 from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.agent.images.unpack import MOST_BYTES
 

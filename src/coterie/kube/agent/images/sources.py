@@ -7,12 +7,14 @@ import binascii
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.base.secret import SecretValue
+from coterie.kube.agent.images.endpoint import RegistryEndpoint
 from coterie.kube.agent.images.model import ImageError
-from coterie.kube.agent.images.pull import ImageReference
-from coterie.kube.agent.images.registry import RegistryEndpoint
+
+if TYPE_CHECKING:
+    from coterie.kube.agent.images.pull import ImageReference
 
 
 @dataclass(frozen=True, slots=True)
