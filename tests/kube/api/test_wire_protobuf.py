@@ -346,7 +346,12 @@ KINDS = sorted(name for name, rows in TABLE.items() if rows[0][1] == "metadata" 
 @given(kind=st.sampled_from(KINDS), seed=st.integers(0, 2**32))
 def test_what_the_table_can_write_is_read_back(kind: str, seed: int) -> None:
     group, version, name = kind.rsplit(".", 2)
-    plain = {"core": "", "flowcontrol": "flowcontrol.apiserver.k8s.io/", "rbac": "rbac.authorization.k8s.io/", "meta": "meta.k8s.io/"}
+    plain = {
+        "core": "",
+        "flowcontrol": "flowcontrol.apiserver.k8s.io/",
+        "rbac": "rbac.authorization.k8s.io/",
+        "meta": "meta.k8s.io/",
+    }
     prefix = plain.get(
         group, f"{group}/" if group in ("apps", "batch", "autoscaling", "policy") else f"{group}.k8s.io/"
     )

@@ -216,8 +216,8 @@ class PolicyEvaluation:
 
     def _shown(self, obj: Object, version: Resource) -> Object:
         """The stored object as the version that matched has it."""
-        if self.attempt.verb == "connect":
-            return obj
+        if self.attempt.verb == "connect" or (self.attempt.verb == "create" and self.attempt.subresource):
+            return obj  # an object of its own kind: options of a connection, an Eviction, a Binding
         if self.attempt.subresource == "scale" and self._strategy is not None:
             return self._strategy.scale_of(obj)
         view = self._state.view(version.group, version.version, version.plural)
