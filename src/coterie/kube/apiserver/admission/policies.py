@@ -102,9 +102,9 @@ class PolicyAdmission:
             )
         out: list[policy_evaluation.BoundPolicy] = []
         for name in sorted(bindings):
-            entry = self._policies[kind].get("", name)
-            if entry is not None:
-                out.append(self._bound_policy(kind, entry.load(), bindings[name]))
+            policy = self._policies[kind].get("", name)
+            if policy is not None:
+                out.append(self._bound_policy(kind, policy.load(), bindings[name]))
         return out
 
     def _bound_policy(
