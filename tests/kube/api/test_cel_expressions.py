@@ -307,6 +307,16 @@ def test_shared_structures_cannot_make_comparison_explode() -> None:
     assert run(source) is True
 
 
+@pytest.mark.parametrize(
+    "test", ["self.big == self.other", "[self.big] != [self.other]", "self.big in [self.other]", "[self.big].distinct().size() == 1"]
+)  # fmt: skip
+def test_comparisons_cost_all_that_is_compared(test: str) -> None:
+    big, other = ({f"k{n}": [[m] for m in range(100)] for n in range(10)} for _ in range(2))
+    program = compile_expression(f"self.turns.all(x, {test} || true)", {"self": DYN})
+    with pytest.raises(CostExceeded):
+        program.evaluate([{"turns": list(range(300)), "big": big, "other": other}], [200_000])
+
+
 def test_long_chains_of_and_are_flat() -> None:
     assert run(" && ".join(["true"] * 2000)) is True
 

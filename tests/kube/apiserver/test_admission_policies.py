@@ -289,6 +289,16 @@ async def test_endless_work_is_refused(api: Api):
     assert "running out of cost budget" in answer.message
 
 
+async def test_variables_that_use_each_other_are_bounded(api: Api):
+    """Each would be allowed alone; a chain of them is not."""
+    loop = "object.data.all(a, object.data.all(b, object.data.all(c, a + b + c != '')))"
+    variables = [{"name": "v0", "expression": loop}]
+    variables += [{"name": f"v{n}", "expression": f"variables.v{n - 1} && {loop}"} for n in range(1, 40)]
+    await bind(api, policy("p", variables=variables, validations=[check("variables.v39")]))
+    answer = await api.refused(422, "POST", CMS, config_map("c", {f"k{n}": "v" for n in range(40)}))
+    assert "running out of cost budget" in answer.message
+
+
 async def test_what_the_user_may_do(api: Api):
     may = "authorizer.group('').resource('secrets').namespace('default').check('get').allowed()"
     own = "authorizer.requestResource.check('create').allowed()"

@@ -28,7 +28,7 @@ from coterie.kube.api.cel.lib_math import VARIADIC, extreme
 from coterie.kube.api.cel.lib_standard import compiled
 from coterie.kube.api.cel.lib_time import parse_duration, parse_timestamp
 from coterie.kube.api.cel.macros import expand
-from coterie.kube.api.cel.scope import FUNCTIONS, Built, Env, Run, Scope, charge, decided, spend
+from coterie.kube.api.cel.scope import FUNCTIONS, Built, Env, Run, Scope, charge, charge_all, decided, spend
 from coterie.kube.api.cel.types import (
     BOOL,
     BYTES,
@@ -232,7 +232,8 @@ def _call(node: CallNode, scope: Scope) -> Built:
     if args:
         _check_literal(name, args[-1], scope)
     price = max(overload.cost for overload, _ in matching)
-    run = _applied(impl, types, [run for _, run in built], price)
+    deep = any(overload.deep for overload, _ in matching)
+    run = _applied(impl, types, [run for _, run in built], price, charge_all if deep else charge)
     return result, _charged(run) if any(overload.grows for overload, _ in matching) else run
 
 
@@ -286,7 +287,7 @@ def _uncertain(given: CelType, param: CelType) -> bool:
     return is_dynamic(given) and not param.is_var and param is not DYN
 
 
-def _applied(impl: Impl, types: list[CelType], runs: list[Run], price: int) -> Run:
+def _applied(impl: Impl, types: list[CelType], runs: list[Run], price: int, pay: Callable[[Env, Any], None]) -> Run:
     if price:
 
         def priced(env: Env) -> Any:
@@ -305,7 +306,7 @@ def _applied(impl: Impl, types: list[CelType], runs: list[Run], price: int) -> R
     def call(env: Env) -> Any:
         args = [run(env) for run in runs]
         for arg in args:
-            charge(env, arg)
+            pay(env, arg)
         return impl(*args)
 
     return call

@@ -156,9 +156,9 @@ def _library() -> list[Overload]:
         out.append(method("sum", (list_of(kind),), kind, lambda items, zero=zero: _sum(items) if items else zero))
     anything = list_of(A)
     out += [
-        method("indexOf", (anything, A), INT, _index_of),
-        method("lastIndexOf", (anything, A), INT, _last_index_of),
-        method("distinct", (anything,), anything, _distinct),
+        method("indexOf", (anything, A), INT, _index_of, deep=True),
+        method("lastIndexOf", (anything, A), INT, _last_index_of, deep=True),
+        method("distinct", (anything,), anything, _distinct, deep=True),
         method("slice", (anything, INT, INT), anything, _slice),
         method("reverse", (anything,), anything, lambda items: items[::-1]),
         method("sort", (anything,), anything, lambda items: ordered(items, items)),
@@ -167,9 +167,11 @@ def _library() -> list[Overload]:
         method("first", (anything,), optional_of(A), lambda items: Optional(True, items[0]) if items else NONE),
         method("last", (anything,), optional_of(A), lambda items: Optional(True, items[-1]) if items else NONE),
         function("lists.range", (INT,), list_of(INT), _range, grows=True),
-        function("sets.contains", (anything, anything), BOOL, _covers),
-        function("sets.equivalent", (anything, anything), BOOL, lambda a, b: _covers(a, b) and _covers(b, a)),
-        function("sets.intersects", (anything, anything), BOOL, _meets),
+        function("sets.contains", (anything, anything), BOOL, _covers, deep=True),
+        function(
+            "sets.equivalent", (anything, anything), BOOL, lambda a, b: _covers(a, b) and _covers(b, a), deep=True
+        ),
+        function("sets.intersects", (anything, anything), BOOL, _meets, deep=True),
     ]
     return out
 

@@ -211,7 +211,7 @@ class PolicyEvaluation:
 
     def settle(self, inputs: PolicyInputs) -> None:
         """Count what an evaluation took."""
-        used = [min(BUDGET, self._left) - max(left, 0) for left in (inputs.budget[0], inputs.variable_budget[0])]
+        used = [min(BUDGET, self._left) - max(left, 0) for left in (inputs.budget[0], inputs.variable_steps)]
         self._left = max(self._left - sum(used), 0)
 
     def _shown(self, obj: Object, version: Resource) -> Object:
