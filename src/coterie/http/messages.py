@@ -50,7 +50,7 @@ class Request:
     """`path` is percent-decoded, `query` is raw; header names are lower-case; of equal ones the last wins, but
     lists (accept, sub-protocols) are joined by a comma and impersonation headers by a line feed."""
 
-    __slots__ = ("_params", "body", "headers", "impersonator", "method", "path", "peer", "query", "user")
+    __slots__ = ("_params", "audit", "body", "headers", "impersonator", "method", "path", "peer", "query", "user")
 
     def __init__(
         self,
@@ -71,6 +71,8 @@ class Request:
         self.user = user
         self.impersonator: UserInfo | None = None
         """Who really asks, when `user` is somebody else."""
+        self.audit: object = None
+        """What the audit of the server keeps with the request."""
         self._params: dict[str, list[str]] | None = None
 
     @property

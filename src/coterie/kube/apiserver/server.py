@@ -20,11 +20,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.base.secret import SecretValue
 from coterie.http.errors import HttpProblem
@@ -53,7 +54,7 @@ from coterie.kube.apiserver.admission.quotas import Quotas
 from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
 from coterie.kube.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
 from coterie.kube.apiserver.admission.storage import StorageAdmission
-from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
+from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditRecord, AuditSink
 from coterie.kube.apiserver.auth import grants, reviews
 from coterie.kube.apiserver.auth.authentication_info import AuthenticationInfo
 from coterie.kube.apiserver.auth.authn import Authenticator
@@ -81,6 +82,12 @@ from coterie.kube.apiserver.verbs.watch import WatchVerb
 from coterie.kube.apiserver.verbs.write import WriteVerbs
 from coterie.kube.store.protocol import Store, StoreError
 
+if TYPE_CHECKING:
+    from coterie.kube.apiserver import policy_audit
+    from coterie.kube.apiserver.audit_policy import AuditPolicy
+else:
+    policy_audit = lazy_import("coterie.kube.apiserver.policy_audit")
+
 log = logger("apiserver")
 
 Object = dict[str, Any]
@@ -103,6 +110,10 @@ class Settings:
     """Signs and checks service-account tokens; without it there are none."""
     static_tokens: Sequence[tuple[SecretValue, UserInfo]] = ()
     audit_sinks: Sequence[AuditSink] = ()
+    """Get every change, without bodies; see `audit_policy` for the other way."""
+    audit_policy: AuditPolicy | None = None
+    """What `audit_record` gets, in its place."""
+    audit_record: Callable[[AuditRecord], None] | None = None
     extensions: Sequence[ApiServerExtension] = ()
     """What a product on top of the platform adds: kinds, roles, admission steps (`extension.py`)."""
     agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
@@ -166,11 +177,19 @@ class ApiServer:
             clock=clock,
         )
         self.audit = Audit(self.settings.audit_sinks)
+        self._policy_audit = self._make_policy_audit()
         self._discovery = discovery.Discovery(self.resources)
         self._openapi = OpenApi(self._described, lambda: self._objects(_CRDS))
         self._build_verbs()
         self._observe()
         self._describe_metrics()
+
+    def _make_policy_audit(self) -> policy_audit.PolicyAudit | None:
+        settings = self.settings
+        if settings.audit_policy is None or settings.audit_record is None:
+            return None
+        sensitive = [each for extension in settings.extensions for each in extension.sensitive_resources]
+        return policy_audit.PolicyAudit(settings.audit_policy, settings.audit_record, self.clock, sensitive)
 
     def _serve_builtin(self, resource: Resource, schemas: builtin_schemas.BuiltinSchemas) -> None:
         head = head_of(resource.storage_api_version, resource.kind)
@@ -367,6 +386,8 @@ class ApiServer:
 
     def _answered(self, request: Request, target: paths.RequestInfo | None, answer: Response, started: float) -> None:
         seconds = perf_counter() - started
+        if self._policy_audit is not None:
+            self._policy_audit.answered(request, target, answer)
         if target is None:
             self.metrics.request(request.method.lower(), "", "", "", answer.status, seconds)
             return
@@ -411,6 +432,9 @@ class ApiServer:
         if not self._loaded:
             raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
         user = self._user(request)
+        audit = self._policy_audit
+        if audit is not None:
+            audit.received(request, target)
         namespace, name = target.namespace, target.name
         if target.resource == "namespaces" and not target.group:
             # For rules a namespace lies in itself: who has rights in it may look at it.
@@ -420,6 +444,8 @@ class ApiServer:
             name = parse_field_selector(request.param("fieldSelector")).exact("metadata.name") or ""
         attributes = Attributes(target.verb, target.group, target.resource, target.subresource, namespace, "", name)
         decision = self.authorizer.allowed(user, attributes)
+        if audit is not None:
+            audit.authorized(request, decision)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
         key = (target.group, target.version, target.resource)
@@ -457,12 +483,16 @@ class ApiServer:
 
     def _other_request(self, request: Request) -> Response | Awaitable[Response]:
         user = self._user(request)
+        if self._policy_audit is not None:
+            self._policy_audit.received(request, None)
         path = request.path
         if path in _HEALTH or path.startswith(("/livez/", "/readyz/", "/healthz/")):
             return self._health(path)
         verb = request.method.lower() if request.method != "HEAD" else "get"
         attributes = Attributes(verb, path=path)
         decision = self.authorizer.allowed(user, attributes)
+        if self._policy_audit is not None:
+            self._policy_audit.authorized(request, decision)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
         if verb != "get":
