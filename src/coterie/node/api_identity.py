@@ -31,7 +31,6 @@ from coterie.kube.apiserver.auth.authentication_info import AuthenticationInfo
 
 if TYPE_CHECKING:
     from coterie.base import pki
-    from coterie.node.config import NodeSettings
 else:
     pki = lazy_import("coterie.base.pki")
 
@@ -43,9 +42,6 @@ SERVICE_NAMES = (
     "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
     "apiserver.master.svc",
 )  # fmt: skip
-
-LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""How this machine reaches an API that listens on all addresses."""
 
 
 class IdentityError(Exception):
@@ -102,15 +98,6 @@ class ApiIdentity:
         context.verify_mode = ssl.CERT_NONE
         context.load_cert_chain(*self.pair("agent-client"))
         return context
-
-
-def certificate_names(settings: NodeSettings) -> tuple[str, ...]:
-    """Under which clients reach the API. One that listens on all addresses is reached at the node's own, too."""
-    api, agent = settings.api, settings.agent
-    if api.host not in LOOPBACK:
-        return (api.host, *api.names)
-    own = (agent.address,) if agent is not None else ()
-    return (LOOPBACK[api.host], *own, *api.names)
 
 
 def ensure(paths: DomainPaths, names: Sequence[str], clock: Clock) -> ApiIdentity:

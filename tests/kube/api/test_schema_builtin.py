@@ -56,6 +56,18 @@ def test_loading_does_not_import_the_package_of_the_schemas() -> None:
     assert "kubernetes_validate" not in done.stdout.split()
 
 
+def test_rare_kinds_are_compiled_when_they_are_asked_for() -> None:
+    schemas = builtin.load.__wrapped__()
+    assert not schemas.compiled
+    assert schemas["v1/Pod"].type == "object"
+    assert {"v1/ConfigMap", "policy/v1/Eviction", "apps/v1/Deployment"} <= set(schemas.compiled)
+    assert not {name for name in schemas.compiled if name.startswith(("storage.k8s.io", "autoscaling/v2"))}
+    stored = schemas["storage.k8s.io/v1/StorageClass"]
+    assert stored.properties["metadata"] is schemas.object_meta, "nodes are shared with what was compiled before"
+    assert "storage.k8s.io/v1/StorageClass" in schemas.compiled
+    assert schemas.get("lab.io/v1/Widget") is None
+
+
 def test_recursive_definitions_contain_themselves() -> None:
     props = at(
         SCHEMAS["apiextensions.k8s.io/v1/CustomResourceDefinition"],
@@ -139,7 +151,7 @@ def test_unknown_fields_are_named_and_removed(given_pod: dict[str, Any], unknown
         (pod(hostNetwork="yes"), "json: cannot unmarshal string into Go struct field Pod.spec.hostNetwork of type bool"),
         (pod(containers={}), "json: cannot unmarshal object into Go struct field Pod.spec.containers of type array"),
         (pod(nodeSelector=[]), "json: cannot unmarshal array into Go struct field Pod.spec.nodeSelector of type object"),
-        (pod(nodeSelector={"a": 1}), "json: cannot unmarshal number into Go struct field Pod.spec.nodeSelector.a of type string"),
+        (pod(nodeSelector={"a": 1}), "json: cannot unmarshal number into Go struct field Pod.spec.nodeSelector of type string"),
         (pod(container={"args": ["a", 1]}), "json: cannot unmarshal number into Go struct field Pod.spec.containers[0].args[1] of type string"),
         (pod(container={"resources": {"limits": {"cpu": "lots"}}}), "quantities must match the regular expression"),
         (pod(container={"resources": {"limits": {"cpu": {}}}}), "of type resource.Quantity"),

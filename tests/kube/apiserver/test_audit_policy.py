@@ -21,7 +21,7 @@ from coterie.kuscia.extensions.apiserver import KUSCIA
 
 HEAD: dict[str, Any] = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy"}
 SECRETS = "/api/v1/namespaces/default/secrets"
-SECRET = {"metadata": {"name": "s"}, "stringData": {"password": "hunter2"}}
+SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"password": "hunter2"}}
 HIDDEN = ("hunter2", "aHVudGVyMg==")
 ANN = UserInfo("ann", ("dev", "system:authenticated"))
 
@@ -208,6 +208,9 @@ async def test_secrets_are_not_meant_by_a_rule_for_everything(level: str):
             await api.patch(f"{SECRETS}/s", {"stringData": {"password": "hunter2"}})
             await api.get(SECRETS)
             await api.get(f"{SECRETS}/s")
+            # Errors quote what was sent.
+            await api.call("POST", SECRETS, {"metadata": {"name": "t"}, "stringData": {"password": "hunter2"}})
+            await api.call("POST", SECRETS, {**SECRET, "metadata": {"name": "t"}, "data": "hunter2"})
             account = "/api/v1/namespaces/default/serviceaccounts"
             await api.post(account, {"metadata": {"name": "robot"}})
             review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "hunter2"}}
@@ -224,7 +227,8 @@ async def test_secrets_are_not_meant_by_a_rule_for_everything(level: str):
 
 async def test_bodies_of_domains_are_as_secret():
     async with audited(policy({"level": "RequestResponse"})) as (api, events):
-        await api.post("/apis/kuscia.secretflow/v1alpha1/domains", {"metadata": {"name": "bob"}, "spec": {}})
+        domain = {"apiVersion": "kuscia.secretflow/v1alpha1", "kind": "Domain", "metadata": {"name": "bob"}, "spec": {}}
+        await api.post("/apis/kuscia.secretflow/v1alpha1/domains", domain)
         assert events[-1]["objectRef"]["name"] == "bob" and "requestObject" not in events[-1]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -57,6 +57,7 @@ class AuditEvent:
     """Who really asked, when it was somebody else."""
     user_agent: str = ""
     dry_run: bool = False
+    annotations: Mapping[str, str] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """In the words of Kubernetes' audit.k8s.io/v1 Event, where it has them."""
@@ -82,6 +83,8 @@ class AuditEvent:
         out["durationSeconds"] = round(self.duration, 6)
         if self.dry_run:
             out["dryRun"] = True
+        if self.annotations:
+            out["annotations"] = dict(self.annotations)
         return out
 
 

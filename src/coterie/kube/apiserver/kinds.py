@@ -14,7 +14,8 @@ from coterie.base.lazy_import import lazy_import
 from coterie.kube.api import errors, rules, selectors
 from coterie.kube.api.resources import Resource
 from coterie.kube.api.rules import scale
-from coterie.kube.api.schema import decode, defaulting, prune, structural, validate
+from coterie.kube.api.schema import decode, defaulting, prune, ratchet, structural, validate
+from coterie.kube.api.schema.builtin import BuiltinSchemas
 from coterie.kube.api.schema.node import Schema
 
 if TYPE_CHECKING:
@@ -26,7 +27,25 @@ else:
 
 Object = dict[str, Any]
 _LONGEST_PATH: Final = 512
+_NEEDS_VERSION: Final = frozenset(
+    {
+        ("node.k8s.io", "RuntimeClass"),
+        ("storage.k8s.io", "CSIDriver"),
+        ("storage.k8s.io", "CSINode"),
+        ("storage.k8s.io", "CSIStorageCapacity"),
+        ("storage.k8s.io", "VolumeAttachment"),
+    }
+)
+"""Built-in kinds that a PUT without resourceVersion does not overwrite."""
 ANYTHING: Final[Object] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+class NotDecodable(errors.BadRequest):
+    """A body that is no object of the kind. `fault` is what is wrong, without saying of which object."""
+
+    def __init__(self, message: str, fault: str) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class Strategy:
@@ -36,15 +55,27 @@ class Strategy:
     unconditional_update = True
     """A PUT without resourceVersion overwrites, as Kubernetes allows for built-in kinds."""
 
-    def __init__(self, resource: Resource, schema: Schema, storage_schema: Schema) -> None:
+    def __init__(self, resource: Resource, schemas: BuiltinSchemas) -> None:
         self.resource = resource
-        self.schema = schema
-        self.storage_schema = storage_schema
-        """Schema of the stored version: what field ownership of stored objects walks along."""
+        self._schemas = schemas
         self.has_status = resource.subresource("status") is not None
         self.custom_fields: Sequence[str] = ()
         self._printer_columns: Sequence[Object] = ()
-        self._rules = rules.RULES[(resource.group, resource.kind)]
+        self.unconditional_update = (resource.group, resource.kind) not in _NEEDS_VERSION
+
+    @cached_property
+    def _rules(self) -> rules.KindRules:
+        return rules.RULES[(self.resource.group, self.resource.kind)]
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Compiled when first asked for: most kinds are never written to."""
+        return self._schemas[self.resource.schema_name]
+
+    @cached_property
+    def storage_schema(self) -> Schema:
+        """Schema of the stored version: what field ownership of stored objects walks along."""
+        return self._schemas[f"{self.resource.storage_api_version}/{self.resource.kind}"]
 
     @cached_property
     def table(self) -> build.TableBuilder:
@@ -57,11 +88,12 @@ class Strategy:
         """Check types and unknown fields of a decoded body in place; returns warnings."""
         wrong, unknown = decode.decode_check(obj, self.schema)
         if wrong:
-            raise errors.BadRequest(
-                f'{self.resource.kind} in version "{self.resource.version}" cannot be handled as a '
-                f"{self.resource.kind}: {wrong[0]}"
-            )
+            raise self._not_decodable(wrong[0])
         return _unknown(unknown, validation)
+
+    def _not_decodable(self, fault: str) -> NotDecodable:
+        kind, version = self.resource.kind, self.resource.version
+        return NotDecodable(f'{kind} in version "{version}" cannot be handled as a {kind}: {fault}', fault)
 
     def default(self, obj: Object) -> None:
         self._rules.default(obj)
@@ -125,15 +157,15 @@ class CustomStrategy(Strategy):
         self._scale_paths = scale.ScalePaths.of((version.get("subresources") or {}).get("scale") or {})
 
     @cached_property
-    def schema(self) -> Schema:  # type: ignore[override]
+    def schema(self) -> Schema:
         """Compiled when first needed: most definitions of a node are never written to."""
         schema = structural.compile_crd(self._read_schema(), self._object_meta)
         if schema.has_rules:
             cel.compile_rules(schema, "")
         return schema
 
-    @property
-    def storage_schema(self) -> Schema:  # type: ignore[override]
+    @cached_property
+    def storage_schema(self) -> Schema:
         return self.schema
 
     @cached_property
@@ -144,10 +176,10 @@ class CustomStrategy(Strategy):
         unknown = prune.unknown_fields(obj, self.schema) if validation != "Ignore" else []
         metadata = obj.get("metadata")
         if metadata is not None and not isinstance(metadata, dict):
-            raise errors.BadRequest(f"{self.resource.kind} cannot be read: metadata must be an object")
+            raise self._not_decodable("metadata must be an object")
         wrong = decode.check_types({"metadata": metadata or {}}, self._metadata_schema)
         if wrong:
-            raise errors.BadRequest(f"{self.resource.kind} cannot be read: {wrong[0]}")
+            raise self._not_decodable(wrong[0])
         warnings = _unknown(unknown, validation)
         prune.prune(obj, self.schema)
         return warnings
@@ -195,9 +227,13 @@ class CustomStrategy(Strategy):
         return self._validate(new, old)
 
     def _validate(self, obj: Object, old: Object | None) -> list[errors.FieldError]:
-        faults = validate.validate(obj, self.schema) if old is None else validate.validate_update(obj, old, self.schema)
+        if old is None:
+            faults = validate.validate(obj, self.schema)
+        else:
+            faults = validate.validate_update(obj, old, self.schema)
+            faults = ratchet.new_faults(faults, obj, old, self.schema) if faults else faults
         if not faults and self.schema.has_rules:
-            faults = cel.check(obj, old, self.schema, "")
+            faults = cel.check(obj, old, self.schema, "", ratchet=old is not None)
         return faults
 
     def scale_of(self, obj: Object) -> Object:
@@ -234,5 +270,6 @@ def _unknown(paths: list[str], validation: str) -> list[str]:
     if len(paths) > errors.MAX_SHOWN:
         messages.append(f"{len(paths) - errors.MAX_SHOWN} more unknown fields")
     if validation == "Strict":
-        raise errors.BadRequest("strict decoding error: " + ", ".join(messages))
+        fault = "strict decoding error: " + ", ".join(messages)
+        raise NotDecodable(fault, fault)
     return messages

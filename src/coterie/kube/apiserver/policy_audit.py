@@ -161,7 +161,7 @@ class PolicyAudit:
         out["sourceIPs"] = [request.peer.address] if request.peer.address else []
         if agent := request.headers.get("user-agent"):
             out["userAgent"] = agent
-        annotations: dict[str, str] = {}
+        annotations = dict(request.annotations or {}) if stage != RECEIVED else {}
         if stage != RECEIVED and pending.decision is not None:
             annotations["authorization.k8s.io/decision"] = "allow" if pending.decision.allowed else "forbid"
             annotations["authorization.k8s.io/reason"] = pending.decision.reason
@@ -174,7 +174,7 @@ class PolicyAudit:
                 if isinstance(name, str) and name:
                     out["objectRef"]["name"] = name
         if answer is not None:
-            out["responseStatus"] = _response_status(answer)
+            out["responseStatus"] = _response_status(answer, quoting=not self._hides_bodies(pending))
         self._add_bodies(out, pending, sent, answer, annotations)
         out["requestReceivedTimestamp"] = rfc3339_micro(pending.received)
         out["stageTimestamp"] = rfc3339_micro(self._clock.now())
@@ -188,8 +188,7 @@ class PolicyAudit:
         level, audited = pending.rule.level, pending.audited
         if level < AuditLevel.REQUEST or answer is None or not audited.resource:
             return
-        key = (audited.group, audited.resource, audited.subresource)
-        if key in self._sensitive and not pending.rule.names_resource(audited):
+        if self._hides_bodies(pending):
             return
         if sent is _TOO_LARGE:
             annotations["audit.k8s.io/truncated"] = "true"
@@ -202,6 +201,11 @@ class PolicyAudit:
             annotations["audit.k8s.io/truncated"] = "true"
         elif shown is not None:
             out["responseObject"] = _without_managed_fields(shown) if pending.rule.omit_managed_fields else shown
+
+    def _hides_bodies(self, pending: PendingAudit) -> bool:
+        audited = pending.audited
+        key = (audited.group, audited.resource, audited.subresource)
+        return key in self._sensitive and not pending.rule.names_resource(audited)
 
     @staticmethod
     def _request_object(pending: PendingAudit, request: Request) -> Any:
@@ -226,7 +230,8 @@ class PolicyAudit:
 _TOO_LARGE: Any = object()
 
 
-def _response_status(answer: Response) -> Object:
+def _response_status(answer: Response, *, quoting: bool) -> Object:
+    """`quoting`: with the message of an error, which may quote the body."""
     out: Object = {"metadata": {}, "code": answer.status}
     if answer.status >= 400 and answer.body and answer.content_type.startswith("application/json"):
         try:
@@ -234,7 +239,8 @@ def _response_status(answer: Response) -> Object:
         except orjson.JSONDecodeError:
             return out
         if isinstance(status, dict) and status.get("kind") == "Status":
-            out.update({key: status[key] for key in ("status", "message", "reason") if key in status})
+            shown = ("status", "message", "reason") if quoting else ("status", "reason")
+            out.update({key: status[key] for key in shown if key in status})
     return out
 
 

@@ -16,7 +16,7 @@ from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver.audit import AuditSink, FileSink, SelectedSink
 from coterie.kube.apiserver.auth.authn import user_from_certificate
 from coterie.kube.apiserver.auth.tokens import TokenSigner
-from coterie.kube.apiserver.server import ApiServer, Settings
+from coterie.kube.apiserver.server import ApiServer, Dial, Settings
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
@@ -25,6 +25,7 @@ from coterie.kube.store import SqliteStore
 from coterie.kuscia.extensions.apiserver import apiserver_extension
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import api_identity
+from coterie.node.api_addresses import LOOPBACK, certificate_names
 from coterie.node.config import ConfigError, NodeSettings
 
 if TYPE_CHECKING:
@@ -53,12 +54,17 @@ def _audit_policy(settings: NodeSettings) -> audit_policy.AuditPolicy | None:
         raise ConfigError(f"apiServer.auditPolicy: {path}: {problem}") from problem
 
 
+def _file_names(pair: tuple[Path, Path]) -> tuple[str, str]:
+    return str(pair[0]), str(pair[1])
+
+
 class ApiPlane:
     """The store, the API server on it and the port: one runnable, because none of them is of use without the others."""
 
     name = "api"
 
-    def __init__(self, settings: NodeSettings, clock: Clock) -> None:
+    def __init__(self, settings: NodeSettings, clock: Clock, dial: Dial | None = None) -> None:
+        """`dial`: the way to pods, for webhooks and other servers behind Services."""
         self.ready = asyncio.Event()
         self.address: tuple[str, int] | None = None
         """Where the API is reached from this machine, once it is."""
@@ -68,7 +74,7 @@ class ApiPlane:
         self._gateway_socket = Path(GatewayPaths.of(settings.paths).api_socket.host)
         api = settings.api
         policy = _audit_policy(settings)
-        self._identity = api_identity.ensure(settings.paths, api_identity.certificate_names(settings), clock)
+        self._identity = api_identity.ensure(settings.paths, certificate_names(api, settings.agent), clock)
         self._audit_file: FileSink | None = None
         sinks: list[AuditSink] = []
         if api.audit_log:
@@ -86,8 +92,11 @@ class ApiPlane:
                 agent_tls=self._identity.agent_tls,
                 extensions=[apiserver_extension(self._identity.domain_agent_tls)],
                 authentication_info=self._identity.authentication_info(),
+                front_proxy=_file_names(self._identity.pair("front-proxy-client")),
                 event_ttl=api.event_ttl_seconds,
                 service_cidr=settings.network.service_cidr,
+                toleration_seconds=settings.controllers.pod_eviction_seconds,
+                dial=dial,
             ),
             clock,
         )
@@ -110,7 +119,7 @@ class ApiPlane:
             await self.server.start()
             api = self._settings.api
             host, port = await self._http.listen(api.host, api.port, self._identity.server_tls())
-            self.address = api_identity.LOOPBACK.get(host, host), port
+            self.address = LOOPBACK.get(host, host), port
             try:
                 if self._settings.gateway.enabled:
                     # Callers from lites and partners, with the credentials that the gateway adds.

@@ -1,6 +1,6 @@
 """The control plane: the API server, informers, the controllers, and the domain's own objects.
 
-Provides `client`, `informers`, `api` (the ApiPlane) and, where the node has an agent, `agent_tls`.
+Provides `client`, `informers`, `api` (the ApiPlane), `pod_dialler` and, where the node has an agent, `agent_tls`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from coterie.node.parts.apiserver import ApiPlane
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.controllers import controllers
 from coterie.node.parts.own_domain import own_domain, prepared
+from coterie.node.parts.pod_dialler import PodDialler
 
 if TYPE_CHECKING:
     from coterie.node.parts import agent_endpoint
@@ -27,7 +28,8 @@ else:
 def build(node: NodeContext) -> list[list[Runnable]]:
     settings, clock = node.settings, node.clock
     with prepared(settings, clock):
-        plane = ApiPlane(settings, clock)
+        dialler = PodDialler()
+        plane = ApiPlane(settings, clock, dialler)
         client = plane.client()
         informers = Informers(client)
         started = controllers(settings, client, informers, plane.ca_pem.decode(), clock)
@@ -36,6 +38,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
             tls = agent_endpoint.AgentTls.of_plane(settings.paths, chosen.node_name, chosen.address, clock)
             node.provide("agent_tls", tls)
     node.provide("api", plane)
+    node.provide("pod_dialler", dialler)
     node.provide("client", client)
     node.provide("informers", informers)
     once = [own_domain(client, settings), engines_known(client), published_network(client, settings)]

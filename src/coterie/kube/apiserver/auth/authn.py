@@ -160,7 +160,7 @@ class Authenticator:
             raise BadRequest("impersonation is not offered here")
         for attributes in impersonation_questions(asked):
             self._authorizer.check(user, attributes)
-        return complete_impersonated(asked)
+        return self._authorizer.acting_as(user, complete_impersonated(asked))
 
 
 def impersonation(headers: Mapping[str, str]) -> UserInfo | None:

@@ -79,6 +79,7 @@ _ROLES: dict[str, Sequence[str]] = {
         "list watch | core | endpoints services",
         "get list watch | core | nodes",
         "list watch | discovery.k8s.io | endpointslices",
+        "list watch | networking.k8s.io | servicecidrs",
         *_EMIT,
     ),
     "system:kubelet-api-admin": (
@@ -123,7 +124,10 @@ _ROLES: dict[str, Sequence[str]] = {
         "READ | apps | replicasets statefulsets",
         "READ | policy | poddisruptionbudgets",
         "READ | core | persistentvolumeclaims persistentvolumes",
-        "READ | storage.k8s.io | storageclasses",
+        "READ | storage.k8s.io | csidrivers csinodes csistoragecapacities storageclasses volumeattachments",
+        "READ | resource.k8s.io | deviceclasses resourceslices",
+        "get list patch update watch | resource.k8s.io | resourceclaims resourceclaims/status",
+        "create delete | resource.k8s.io | resourceclaims",
         "create | authentication.k8s.io | tokenreviews",
         "create | authorization.k8s.io | subjectaccessreviews",
     ),
@@ -166,6 +170,7 @@ _AGGREGATED: dict[tuple[str, str], Sequence[str]] = {
         "READ | policy | poddisruptionbudgets poddisruptionbudgets/status",
         "READ | networking.k8s.io | ingresses ingresses/status networkpolicies",
         "READ | events.k8s.io | events",
+        "READ | resource.k8s.io | resourceclaims resourceclaims/status resourceclaimtemplates",
     ),
     ("system:aggregate-to-edit", "edit"): (
         "READ | core | pods/attach pods/exec pods/portforward pods/proxy secrets services/proxy",
@@ -180,6 +185,7 @@ _AGGREGATED: dict[tuple[str, str], Sequence[str]] = {
         "WRITE | batch | cronjobs jobs",
         "WRITE | policy | poddisruptionbudgets",
         "WRITE | networking.k8s.io | ingresses networkpolicies",
+        "WRITE | resource.k8s.io | resourceclaims resourceclaimtemplates",
         "ALL | coordination.k8s.io | leases",
     ),
     ("system:aggregate-to-admin", "admin"): (
