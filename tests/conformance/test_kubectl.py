@@ -17,6 +17,7 @@ from kept_nodes import QUIET, KeptNodes
 from kubectl_chapters import (
     access,
     autoscaling,
+    certificates,
     changing,
     create,
     custom,
@@ -38,6 +39,7 @@ CHAPTERS = (
     discovery.DISCOVERY, discovery.KUSCIA, create.CREATE, create.REFUSALS, reading.GET, reading.DESCRIBE, reading.WAIT,
     changing.APPLY, changing.CHANGE, workloads.WORKLOADS, sets.SETS, removal.DELETE, removal.NAMESPACES, access.AUTH, access.NODES,
     streams.STREAMS, autoscaling.AUTOSCALING, custom.CUSTOM, policies.POLICIES, services.SERVICES, kinds.KINDS,
+    certificates.CERTIFICATES,
 )  # fmt: skip
 VERSIONS = kubectl_runner.chosen()
 

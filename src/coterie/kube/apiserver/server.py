@@ -66,7 +66,7 @@ from coterie.kube.apiserver.admission.steps import (
 )
 from coterie.kube.apiserver.admission.storage import StorageAdmission
 from coterie.kube.apiserver.aggregator import AggregatedVersion, Aggregator
-from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
+from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditRecord, AuditSink
 from coterie.kube.apiserver.auth import grants, reviews
 from coterie.kube.apiserver.auth.authentication_info import AuthenticationInfo
 from coterie.kube.apiserver.auth.authn import Authenticator
@@ -97,10 +97,12 @@ from coterie.kube.apiserver.webhooks.registry import ReviewServices, WebhookMetr
 from coterie.kube.store.protocol import Store, StoreError
 
 if TYPE_CHECKING:
-    from coterie.kube.apiserver import component_status, outgoing
+    from coterie.kube.apiserver import component_status, outgoing, policy_audit
+    from coterie.kube.apiserver.audit_policy import AuditPolicy
 else:
     component_status = lazy_import("coterie.kube.apiserver.component_status")
     outgoing = lazy_import("coterie.kube.apiserver.outgoing")
+    policy_audit = lazy_import("coterie.kube.apiserver.policy_audit")
 
 log = logger("apiserver")
 
@@ -125,6 +127,10 @@ class Settings:
     """Signs and checks service-account tokens; without it there are none."""
     static_tokens: Sequence[tuple[SecretValue, UserInfo]] = ()
     audit_sinks: Sequence[AuditSink] = ()
+    """Get every change, without bodies; see `audit_policy` for the other way."""
+    audit_policy: AuditPolicy | None = None
+    """What `audit_record` gets, in its place."""
+    audit_record: Callable[[AuditRecord], None] | None = None
     extensions: Sequence[ApiServerExtension] = ()
     """What a product on top of the platform adds: kinds, roles, admission steps (`extension.py`)."""
     agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
@@ -194,6 +200,7 @@ class ApiServer:
             clock=clock,
         )
         self.audit = Audit(self.settings.audit_sinks)
+        self._policy_audit = self._make_policy_audit()
         self.aggregator = Aggregator(
             self.state,
             self.state.collection(apiservices.KEY),
@@ -209,6 +216,13 @@ class ApiServer:
         self._build_verbs()
         self._observe()
         self._describe_metrics()
+
+    def _make_policy_audit(self) -> policy_audit.PolicyAudit | None:
+        settings = self.settings
+        if settings.audit_policy is None or settings.audit_record is None:
+            return None
+        sensitive = [each for extension in settings.extensions for each in extension.sensitive_resources]
+        return policy_audit.PolicyAudit(settings.audit_policy, settings.audit_record, self.clock, sensitive)
 
     @cached_property
     def outgoing(self) -> outgoing.Outgoing:
@@ -466,6 +480,8 @@ class ApiServer:
 
     def _answered(self, request: Request, target: paths.RequestInfo | None, answer: Response, started: float) -> None:
         seconds = perf_counter() - started
+        if self._policy_audit is not None:
+            self._policy_audit.answered(request, target, answer)
         if target is None:
             self.metrics.request(request.method.lower(), "", "", "", answer.status, seconds)
             return
@@ -510,6 +526,9 @@ class ApiServer:
     def _authorized(self, request: Request, target: paths.RequestInfo) -> UserInfo:
         """Who asks, if that is allowed."""
         user = self._user(request)
+        audit = self._policy_audit
+        if audit is not None:
+            audit.received(request, target)
         namespace, name = target.namespace, target.name
         if target.resource == "namespaces" and not target.group:
             # For rules a namespace lies in itself: who has rights in it may look at it.
@@ -521,6 +540,8 @@ class ApiServer:
         if target.resource == "nodes" and target.verb in _SELECTING:
             attributes = attributes._replace(labels=request.param("labelSelector"))
         decision = self.authorizer.allowed(user, attributes)
+        if audit is not None:
+            audit.authorized(request, decision)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
         return user
@@ -542,6 +563,8 @@ class ApiServer:
             user = self._authorized(request, target)
         else:
             user = self._user(request)
+            if self._policy_audit is not None:
+                self._policy_audit.received(request, None)
             self._authorize_path(request, user)
         return target, self.aggregator.respond(request, version, user, endless=endless)
 
@@ -586,6 +609,8 @@ class ApiServer:
 
     def _other_request(self, request: Request) -> Response | Awaitable[Response]:
         user = self._user(request)
+        if self._policy_audit is not None:
+            self._policy_audit.received(request, None)
         path = request.path
         if path in _HEALTH or path.startswith(("/livez/", "/readyz/", "/healthz/")):
             return self._health(path)
@@ -616,6 +641,8 @@ class ApiServer:
         verb = request.method.lower() if request.method != "HEAD" else "get"
         attributes = Attributes(verb, path=request.path)
         decision = self.authorizer.allowed(user, attributes)
+        if self._policy_audit is not None:
+            self._policy_audit.authorized(request, decision)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
         return verb
