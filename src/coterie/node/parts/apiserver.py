@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from pathlib import Path
 
 from coterie.base.clock import Clock
@@ -35,12 +36,25 @@ _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def certificate_names(settings: NodeSettings) -> tuple[str, ...]:
-    """Under which clients reach the API. One that listens on all addresses is reached at the node's own, too."""
+    """Under which clients reach the API. One that listens on all addresses is reached at the node's own, too. The address of
+    the Service `default/kubernetes` is the first one."""
     api, agent = settings.api, settings.agent
+    service = str(ipaddress.IPv4Network(settings.network.service_cidr)[1])
     if api.host not in _LOOPBACK:
-        return (api.host, *api.names)
+        return (api.host, *api.names, service)
     own = (agent.address,) if agent is not None else ()
-    return (_LOOPBACK[api.host], *own, *api.names)
+    return (_LOOPBACK[api.host], *own, *api.names, service)
+
+
+def advertised(settings: NodeSettings, own: str) -> str:
+    """The address in the endpoints of `default/kubernetes`: the one that other machines use, where there is one."""
+    if settings.api.host in _LOOPBACK and settings.agent is not None:
+        own = settings.agent.address
+    try:
+        ipaddress.ip_address(own)
+    except ValueError:
+        return "127.0.0.1"
+    return own
 
 
 def _file_names(pair: tuple[Path, Path]) -> tuple[str, str]:
@@ -110,6 +124,7 @@ class ApiPlane:
                     # Callers from lites and partners, with the credentials that the gateway adds.
                     private_directory(self._gateway_socket.parent)
                     await self._http.serve(private_socket(self._gateway_socket, 256))
+                await self.server.publish(advertised(self._settings, self.address[0]), port)
                 self._write_kubeconfig(*self.address)
                 log.info("The API is served", address=f"https://{host}:{port}")
                 self.ready.set()
