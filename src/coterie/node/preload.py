@@ -35,7 +35,7 @@ def preload(modes: Iterable[str]) -> None:
         for name in ("coterie.node.modes", *parts, *_ALSO[mode]):
             importlib.import_module(name)
         if mode != "lite":
-            importlib.import_module("coterie.kube.api.schema.builtin").load()
+            importlib.import_module("coterie.kube.api.schema.builtin").load().compile_common()
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -268,7 +268,7 @@ TYPED: dict[str, CelType] = {
         ("1" + "+1" * 500, "recursion limit exceeded"),
         ("self" + ".a" * 500, "recursion limit exceeded"),
         ("'" + "x" * 30_000 + "'", "exceeds limit"),
-        ("Foo{a: 1}", "messages are not supported"),
+        ("Foo{a: 1}", "undeclared reference to 'Foo'"),
     ],
 )
 def test_expression_is_refused(source: str, message: str) -> None:

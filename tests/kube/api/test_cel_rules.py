@@ -224,3 +224,33 @@ def test_hostile_objects_give_field_errors_only(new: Any, old: Any) -> None:
     for error in cel.check({"spec": new}, {"spec": old}, HOSTILE, ratchet=True):
         assert isinstance(error, FieldError)
     cel.check(new, None, HOSTILE)
+
+
+def test_ratcheting_of_elements_that_cannot_be_told_apart() -> None:
+    element = {"type": "string", "x-kubernetes-validations": [rule("self.size() > 1", message="short")]}
+    listed = {"type": "array", "items": element}
+    schema = compiled(crd({"l": listed, "n": INT}))
+    assert told({"l": ["a"], "n": 2}, schema, old={"l": ["a"], "n": 1}, ratchet=True) == []
+    changed = told({"l": ["a", "bb"]}, schema, old={"l": ["a"]}, ratchet=True)
+    assert changed == ['spec.l[0]: Invalid value: "string": short']
+
+
+def test_ratcheting_of_elements_with_keys() -> None:
+    element = {
+        "type": "object",
+        "required": ["k"],
+        "properties": {"k": STR, "v": INT},
+        "x-kubernetes-validations": [rule("self.v > 1", message="low")],
+    }
+    listed = {"type": "array", "items": element, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]}
+    schema = compiled(crd({"l": listed}))
+    old = {"l": [{"k": "a", "v": 0}, {"k": "b", "v": 2}]}
+    assert told({"l": [{"k": "b", "v": 3}, {"k": "a", "v": 0}]}, schema, old=old, ratchet=True) == []
+    assert told({"l": [{"k": "a", "v": 1}]}, schema, old=old, ratchet=True) == [
+        'spec.l[0]: Invalid value: "object": low'
+    ]
+
+
+def test_ratcheting_never_spares_transition_rules() -> None:
+    schema = compiled(crd({"a": INT}, rule("self.a > oldSelf.a", message="must grow")))
+    assert told({"a": 1}, schema, old={"a": 1}, ratchet=True) == ['spec: Invalid value: "object": must grow']

@@ -611,7 +611,11 @@ def test_service_ports(schemas: builtin.BuiltinSchemas) -> None:
 
 
 def test_every_built_in_schema_takes_an_object(schemas: builtin.BuiltinSchemas) -> None:
-    for name, schema in schemas.kinds.items():
+    for name in schemas:
+        schema = schemas.get(name)
+        if schema is None:
+            assert name.endswith("Options"), "query parameters have no schema"
+            continue
         world = World(schema=schema)
         world.apply("a", {"apiVersion": "v1", "kind": name, "metadata": {"name": "x", "labels": {"a": "b"}}})
         assert world.owned_by("a") == {"f:metadata": {"f:labels": {"f:a": M}}}

@@ -56,6 +56,18 @@ def test_loading_does_not_import_the_package_of_the_schemas() -> None:
     assert "kubernetes_validate" not in done.stdout.split()
 
 
+def test_rare_kinds_are_compiled_when_they_are_asked_for() -> None:
+    schemas = builtin.load.__wrapped__()
+    assert not schemas.compiled
+    assert schemas["v1/Pod"].type == "object"
+    assert {"v1/ConfigMap", "policy/v1/Eviction", "apps/v1/Deployment"} <= set(schemas.compiled)
+    assert not {name for name in schemas.compiled if name.startswith(("storage.k8s.io", "autoscaling/v2"))}
+    stored = schemas["storage.k8s.io/v1/StorageClass"]
+    assert stored.properties["metadata"] is schemas.object_meta, "nodes are shared with what was compiled before"
+    assert "storage.k8s.io/v1/StorageClass" in schemas.compiled
+    assert schemas.get("lab.io/v1/Widget") is None
+
+
 def test_recursive_definitions_contain_themselves() -> None:
     props = at(
         SCHEMAS["apiextensions.k8s.io/v1/CustomResourceDefinition"],

@@ -178,8 +178,8 @@ def test_gzip_for_those_who_take_it(served: Discovery) -> None:
 
 def test_version_is_one_that_clients_can_parse() -> None:
     told = discovery.version_document()
-    assert (told["major"], told["minor"]) == ("1", "32")
-    assert told["gitVersion"].startswith("v1.32.0+coterie")
+    assert (told["major"], told["minor"]) == ("1", "36")
+    assert told["gitVersion"].startswith("v1.36.0+coterie")
     assert all(isinstance(value, str) for value in told.values())
 
 

@@ -156,8 +156,11 @@ async def test_links_of_pages(api: Api, backend: Backend):
 
 async def test_json_is_passed_on_as_it_is(api: Api, backend: Backend):
     backend.respond = lambda asked: answer(200, b'{"a":1}', "application/json")
-    found = await api.call("GET", f"{PODS}/p/proxy/", headers={"user-agent": "curl/8"})
-    assert found.body == b'{"a":1}'
+    status = b'{"kind":"Status","apiVersion":"v1"}'
+    for body in (b'{"a":1}', status):
+        backend.respond = lambda asked, body=body: answer(200, body, "application/json")
+        for headers in ({"user-agent": "curl/8"}, {"accept": "application/vnd.kubernetes.protobuf"}):
+            assert (await api.call("GET", f"{PODS}/p/proxy/", headers=headers)).body == body
 
 
 @pytest.mark.parametrize(

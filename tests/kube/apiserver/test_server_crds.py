@@ -166,6 +166,34 @@ async def test_objects_are_pruned_defaulted_and_checked(api: Api):
     await api.patch(f"{WIDGETS}/w", {"spec": {"low": 2}})
 
 
+async def test_rules_that_could_take_too_long(api: Api):
+    tags = {"type": "array", "items": {"type": "string"}}
+    dear = {**tags, "x-kubernetes-validations": [{"rule": "self.all(x, self.exists(y, x == y))"}]}
+    answer = await api.refused(422, "POST", CRDS, crd(versions=[version(schema=schema(tags=dear))]))
+    at = "spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[tags].x-kubernetes-validations[0].rule"
+    assert f"{at}: Forbidden: estimated rule cost exceeds budget by factor of more than 100x" in answer.message
+    limited = {**dear, "maxItems": 50, "items": {"type": "string", "maxLength": 63}}
+    await api.post(CRDS, crd(versions=[version(schema=schema(tags=limited))]))
+
+
+async def test_what_was_invalid_before_may_stay(api: Api):
+    await api.post(CRDS, crd(versions=[version(schema=schema(size={"type": "integer"}, note={"type": "string"}))]))
+    await api.post(WIDGETS, widget("w", spec={"size": 1, "note": "long"}))
+    stricter = {
+        "size": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 1", "message": "too small"}]},
+        "note": {"type": "string", "maxLength": 2},
+    }
+    definition = await api.get(NAME)
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = schema(**stricter)
+    await api.put(NAME, definition)
+    kept = await api.patch(f"{WIDGETS}/w", {"metadata": {"labels": {"a": "b"}}})
+    assert kept["spec"] == {"size": 1, "note": "long"}
+    await api.patch(f"{WIDGETS}/w", {"spec": {"size": 2}})
+    for spec, field in (({"size": 0}, "spec.size"), ({"note": "longer"}, "spec.note")):
+        answer = await api.refused(422, "PATCH", f"{WIDGETS}/w", {"spec": spec}, headers={"content-type": MERGE})
+        assert [cause["field"] for cause in answer.causes] == [field]
+
+
 @pytest.mark.parametrize("body", [{"metadata": []}, {"metadata": {"name": "w", "labels": {"a": 1}}}, {"metadata": "x"}])
 async def test_metadata_that_cannot_be_read(api: Api, body: dict):
     await api.post(CRDS, crd())

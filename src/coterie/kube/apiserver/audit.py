@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -56,6 +56,7 @@ class AuditEvent:
     """Who really asked, when it was somebody else."""
     user_agent: str = ""
     dry_run: bool = False
+    annotations: Mapping[str, str] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """In the words of Kubernetes' audit.k8s.io/v1 Event, where it has them."""
@@ -81,6 +82,8 @@ class AuditEvent:
         out["durationSeconds"] = round(self.duration, 6)
         if self.dry_run:
             out["dryRun"] = True
+        if self.annotations:
+            out["annotations"] = dict(self.annotations)
         return out
 
 

@@ -124,7 +124,7 @@ class CrdRegistry:
             return
         # What this server brings itself is checked by its tests: a first start need not do it again.
         if attempt.user is not LOOPBACK:
-            self._check(crd, attempt.name)
+            self._check(crd, attempt.old, attempt.name)
         finalizers = crd["metadata"].setdefault("finalizers", [])
         if CLEANUP not in finalizers and "deletionTimestamp" not in crd["metadata"]:
             crd["metadata"]["finalizers"] = [*finalizers, CLEANUP]
@@ -132,13 +132,15 @@ class CrdRegistry:
             del crd["metadata"]["finalizers"]
         self._set_status(crd, attempt.old)
 
-    def _check(self, crd: Object, name: str) -> None:
+    def _check(self, crd: Object, old: Object | None, name: str) -> None:
         versions = crd.get("spec", {}).get("versions") or ()
-        faults = [fault for index, version in enumerate(versions) for fault in self._faults(index, version)]
+        # Rules that were accepted once stay: a definition must not become unchangeable.
+        known = [version.get("schema") for version in ((old or {}).get("spec") or {}).get("versions") or ()]
+        faults = [fault for index, version in enumerate(versions) for fault in self._faults(index, version, known)]
         if faults:
             raise errors.invalid_object("CustomResourceDefinition", "apiextensions.k8s.io", name, faults)
 
-    def _faults(self, index: int, version: Object) -> list[errors.FieldError]:
+    def _faults(self, index: int, version: Object, known: list[Object]) -> list[errors.FieldError]:
         raw = (version.get("schema") or {}).get("openAPIV3Schema")
         path = f"spec.versions[{index}].schema.openAPIV3Schema"
         if raw is None:
@@ -149,7 +151,10 @@ class CrdRegistry:
         ]
         faults += structural_check.check_structural(raw, path, self._object_meta)
         if not faults:
-            faults = cel.compile_rules(structural.compile_crd(raw, self._object_meta), path)
+            schema = structural.compile_crd(raw, self._object_meta)
+            faults = cel.compile_rules(schema, path)
+            if not faults and schema.has_rules and version["schema"] not in known:
+                faults = cel.cost_faults(schema, path)
         return faults
 
     def _set_status(self, crd: Object, old: Object | None) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-KUBERNETES_MINOR = 32
+KUBERNETES_MINOR = 36
 _AGGREGATED = "APIGroupDiscoveryList"
 _AGGREGATED_VERSIONS = ("v2", "v2beta1")
 
@@ -42,6 +42,7 @@ _GROUP_PRIORITY = {
     "certificates.k8s.io": 17300, "networking.k8s.io": 17200, "policy": 17100, "rbac.authorization.k8s.io": 17000,
     "storage.k8s.io": 16800, "apiextensions.k8s.io": 16700, "admissionregistration.k8s.io": 16700,
     "scheduling.k8s.io": 16600, "coordination.k8s.io": 16500, "node.k8s.io": 16300, "discovery.k8s.io": 16200,
+    "flowcontrol.apiserver.k8s.io": 16100, "resource.k8s.io": 15900,
 }  # fmt: skip
 """Clients look for an unqualified name (`deployments`) in this order of groups."""
 _CUSTOM_PRIORITY = 1000

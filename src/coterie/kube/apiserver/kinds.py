@@ -14,7 +14,8 @@ from coterie.base.lazy_import import lazy_import
 from coterie.kube.api import errors, rules, selectors
 from coterie.kube.api.resources import Resource
 from coterie.kube.api.rules import scale
-from coterie.kube.api.schema import decode, defaulting, prune, structural, validate
+from coterie.kube.api.schema import decode, defaulting, prune, ratchet, structural, validate
+from coterie.kube.api.schema.builtin import BuiltinSchemas
 from coterie.kube.api.schema.node import Schema
 
 if TYPE_CHECKING:
@@ -26,6 +27,16 @@ else:
 
 Object = dict[str, Any]
 _LONGEST_PATH: Final = 512
+_NEEDS_VERSION: Final = frozenset(
+    {
+        ("node.k8s.io", "RuntimeClass"),
+        ("storage.k8s.io", "CSIDriver"),
+        ("storage.k8s.io", "CSINode"),
+        ("storage.k8s.io", "CSIStorageCapacity"),
+        ("storage.k8s.io", "VolumeAttachment"),
+    }
+)
+"""Built-in kinds that a PUT without resourceVersion does not overwrite."""
 ANYTHING: Final[Object] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -44,15 +55,27 @@ class Strategy:
     unconditional_update = True
     """A PUT without resourceVersion overwrites, as Kubernetes allows for built-in kinds."""
 
-    def __init__(self, resource: Resource, schema: Schema, storage_schema: Schema) -> None:
+    def __init__(self, resource: Resource, schemas: BuiltinSchemas) -> None:
         self.resource = resource
-        self.schema = schema
-        self.storage_schema = storage_schema
-        """Schema of the stored version: what field ownership of stored objects walks along."""
+        self._schemas = schemas
         self.has_status = resource.subresource("status") is not None
         self.custom_fields: Sequence[str] = ()
         self._printer_columns: Sequence[Object] = ()
-        self._rules = rules.RULES[(resource.group, resource.kind)]
+        self.unconditional_update = (resource.group, resource.kind) not in _NEEDS_VERSION
+
+    @cached_property
+    def _rules(self) -> rules.KindRules:
+        return rules.RULES[(self.resource.group, self.resource.kind)]
+
+    @cached_property
+    def schema(self) -> Schema:
+        """Compiled when first asked for: most kinds are never written to."""
+        return self._schemas[self.resource.schema_name]
+
+    @cached_property
+    def storage_schema(self) -> Schema:
+        """Schema of the stored version: what field ownership of stored objects walks along."""
+        return self._schemas[f"{self.resource.storage_api_version}/{self.resource.kind}"]
 
     @cached_property
     def table(self) -> build.TableBuilder:
@@ -95,6 +118,12 @@ class Strategy:
     def validate_status(self, new: Object, old: Object) -> list[errors.FieldError]:
         return self._rules.validate_status_update(new, old)
 
+    def prepare_approval(self, new: Object, old: Object) -> None:
+        self._rules.prepare_approval_update(new, old)
+
+    def validate_approval(self, new: Object, old: Object) -> list[errors.FieldError]:
+        return self._rules.validate_approval_update(new, old)
+
     # -- selecting and scaling ----------------------------------------------------------------------------------
 
     def selectable(self, obj: Object) -> dict[str, str]:
@@ -128,15 +157,15 @@ class CustomStrategy(Strategy):
         self._scale_paths = scale.ScalePaths.of((version.get("subresources") or {}).get("scale") or {})
 
     @cached_property
-    def schema(self) -> Schema:  # type: ignore[override]
+    def schema(self) -> Schema:
         """Compiled when first needed: most definitions of a node are never written to."""
         schema = structural.compile_crd(self._read_schema(), self._object_meta)
         if schema.has_rules:
             cel.compile_rules(schema, "")
         return schema
 
-    @property
-    def storage_schema(self) -> Schema:  # type: ignore[override]
+    @cached_property
+    def storage_schema(self) -> Schema:
         return self.schema
 
     @cached_property
@@ -198,9 +227,13 @@ class CustomStrategy(Strategy):
         return self._validate(new, old)
 
     def _validate(self, obj: Object, old: Object | None) -> list[errors.FieldError]:
-        faults = validate.validate(obj, self.schema) if old is None else validate.validate_update(obj, old, self.schema)
+        if old is None:
+            faults = validate.validate(obj, self.schema)
+        else:
+            faults = validate.validate_update(obj, old, self.schema)
+            faults = ratchet.new_faults(faults, obj, old, self.schema) if faults else faults
         if not faults and self.schema.has_rules:
-            faults = cel.check(obj, old, self.schema, "")
+            faults = cel.check(obj, old, self.schema, "", ratchet=old is not None)
         return faults
 
     def scale_of(self, obj: Object) -> Object:

@@ -47,11 +47,16 @@ from coterie.kube.apiserver import (
     options,
     paths,
     pretty,
+    response_encoding,
+    service_ranges,
     usage,
 )
+from coterie.kube.apiserver.admission.certificates import CertificateAdmission
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
+from coterie.kube.apiserver.admission.policies import PolicyAdmission
 from coterie.kube.apiserver.admission.quotas import Quotas
+from coterie.kube.apiserver.admission.runtime_class import RuntimeClasses
 from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
 from coterie.kube.apiserver.admission.steps import (
     DefaultTolerations,
@@ -89,11 +94,13 @@ from coterie.kube.apiserver.verbs.read import ReadVerbs
 from coterie.kube.apiserver.verbs.subresources import Subresources
 from coterie.kube.apiserver.verbs.watch import WatchVerb
 from coterie.kube.apiserver.verbs.write import WriteVerbs
+from coterie.kube.apiserver.webhooks.registry import ReviewServices, WebhookMetrics, WebhookRegistry
 from coterie.kube.store.protocol import Store, StoreError
 
 if TYPE_CHECKING:
-    from coterie.kube.apiserver import outgoing
+    from coterie.kube.apiserver import component_status, outgoing
 else:
+    component_status = lazy_import("coterie.kube.apiserver.component_status")
     outgoing = lazy_import("coterie.kube.apiserver.outgoing")
 
 log = logger("apiserver")
@@ -221,14 +228,17 @@ class ApiServer:
             self.state.serve(VersionView(resource, storage_head=head, to_view=to_view, to_storage=to_storage))
         else:
             self.state.serve(VersionView(resource, storage_head=head))
-        schema = schemas[resource.schema_name]
-        stored = schemas[f"{resource.storage_api_version}/{resource.kind}"]
         kind = EventStrategy if resource.plural == "events" else Strategy
-        self._strategies[(resource.group, resource.version, resource.plural)] = kind(resource, schema, stored)
+        self._strategies[(resource.group, resource.version, resource.plural)] = kind(resource, schemas)
 
     def _build_verbs(self) -> None:
         core = self._collection
-        presenter = Presenter(self.clock)
+        presenter = Presenter(self.clock, self._tasks)
+        service_addresses = ServiceAddresses(
+            core("services"), self.settings.service_cidr, addresses=self.state.collection(service_ranges.ADDRESSES)
+        )
+        self._service_ranges = service_ranges.ServiceRanges(self.state, service_addresses, self.call, self.clock)
+        policies = PolicyAdmission(self.state, lambda *key: self._strategies.get(key), self.authorizer)
         # The order of admission: who may create here at all, what is filled in, what others have the last word on.
         self._admission = Admission(
             (
@@ -238,22 +248,48 @@ class ApiServer:
                 DefaultTolerations(self.settings.toleration_seconds),
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
                 StorageAdmission(self.state.collection("/registry/storage.k8s.io/storageclasses")),
+                RuntimeClasses(self.state.collection("/registry/node.k8s.io/runtimeclasses")),
+                policies.mutate,
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
+                CertificateAdmission(self.authorizer, self.clock),
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
-                ServiceAddresses(core("services"), self.settings.service_cidr),
+                service_addresses,
+                policies.validate,
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
         )
         reader = ReadVerbs(self.state, presenter)
         self._watch = WatchVerb(self.state, presenter, reader, self._tasks)
         more = {key: text for each in self.settings.extensions for key, text in each.stored_only.items()}
-        writer = WriteVerbs(self.state, self._admission, presenter, self.clock, more)
-        deleter = DeleteVerbs(self.state, presenter, self._schemas["v1/DeleteOptions"], self.clock)
-        subs = Subresources(writer, self._schemas, self.clock)
+        self._webhook_metrics = WebhookMetrics()
+        self._webhooks = webhooks = WebhookRegistry(
+            self.state,
+            ReviewServices(
+                lambda: self.outgoing,
+                self._strategies,
+                self._schemas,
+                self.authorizer,
+                core("namespaces"),
+                self.clock,
+                self._webhook_metrics,
+            ),
+        )
+        writer = WriteVerbs(self.state, self._admission, presenter, self.clock, more, webhooks)
+        deleter = DeleteVerbs(
+            self.state,
+            presenter,
+            self._schemas["v1/DeleteOptions"],
+            self.clock,
+            webhooks,
+            admit=policies.validate_deletion,
+        )
+        subs = Subresources(writer, self._schemas, self.clock, webhooks)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
-        evictions = EvictionVerb(self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock)
+        evictions = EvictionVerb(
+            self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock, webhooks
+        )
         ownership = self.authorizer.ownership
         proxy = NodeProxy(
             core("nodes"),
@@ -290,10 +326,14 @@ class ApiServer:
             "delete": deleter.delete,
             "deletecollection": deleter.delete_collection,
         }
+        connecting = subs.connected(proxy.stream)
         self._sub_verbs: dict[tuple[str, str], Verb] = {
             ("status", "get"): reader.get,
             ("status", "update"): writer.update,
             ("status", "patch"): writer.patch,
+            ("approval", "get"): reader.get,
+            ("approval", "update"): writer.update,
+            ("approval", "patch"): writer.patch,
             ("scale", "get"): subs.get_scale,
             ("scale", "update"): subs.put_scale,
             ("scale", "patch"): subs.patch_scale,
@@ -305,14 +345,15 @@ class ApiServer:
             ("finalize", "update"): subs.finalize,
             ("token", "create"): self._request_token,
             ("log", "get"): proxy.log,
-            ("exec", "get"): proxy.stream,
-            ("exec", "create"): proxy.stream,
-            ("attach", "get"): proxy.stream,
-            ("attach", "create"): proxy.stream,
-            ("portforward", "get"): proxy.stream,
-            ("portforward", "create"): proxy.stream,
+            ("exec", "get"): connecting,
+            ("exec", "create"): connecting,
+            ("attach", "get"): connecting,
+            ("attach", "create"): connecting,
+            ("portforward", "get"): connecting,
+            ("portforward", "create"): connecting,
         }
         self._bind = subs.bind
+        self._subresources = subs
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -325,6 +366,7 @@ class ApiServer:
         self._clear(_CRDS)
         count = await self.state.load(ROOT)
         await self.state.start()
+        self._webhooks.refresh()
         self._loaded = True
         await self._renew_event_lease()
         await bootstrap.ensure(self.call, self.settings.extensions)
@@ -333,6 +375,8 @@ class ApiServer:
         incomplete = [each.load() for each in self._collection("services") if b'"clusterIP":' not in each.raw]
         await bootstrap.complete_services(self.call, incomplete)
         await apiservices.reconcile(self.state, self.resources, self.clock)
+        await self._service_ranges.reconcile()
+        self._tasks.create_task(self._service_ranges.run(), name="apiserver service ranges")
         self.aggregator.start()
         self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
         self._tasks.create_task(self._follow_catalogue(), name="apiserver catalogue")
@@ -417,7 +461,7 @@ class ApiServer:
         except (errors.ApiError, HttpProblem) as error:
             answer = status_response(error)
         if isinstance(answer, Response):
-            answer = pretty.for_people(request, answer)
+            answer = response_encoding.for_client(request, pretty.for_people(request, answer))
             self._answered(request, target, answer, started)
             return answer
         return self._finish(request, target, answer, started)
@@ -433,7 +477,7 @@ class ApiServer:
             # Nobody waits for the answer, but a write that was under way is done all the same.
             self._answered(request, target, Response(_CLIENT_LEFT), started)
             raise
-        answer = pretty.for_people(request, answer)
+        answer = response_encoding.for_client(request, pretty.for_people(request, answer))
         self._answered(request, target, answer, started)
         return answer
 
@@ -459,6 +503,7 @@ class ApiServer:
                     impersonator=request.impersonator,
                     user_agent=request.headers.get("user-agent", ""),
                     dry_run=request.param("dryRun") == "All",
+                    annotations=request.annotations,
                 )
             )
 
@@ -490,6 +535,8 @@ class ApiServer:
             # Whoever may only see certain names may list and watch them by name.
             name = parse_field_selector(request.param("fieldSelector")).exact("metadata.name") or ""
         attributes = Attributes(target.verb, target.group, target.resource, target.subresource, namespace, "", name)
+        if target.resource == "nodes" and target.verb in _SELECTING:
+            attributes = attributes._replace(labels=request.param("labelSelector"))
         decision = self.authorizer.allowed(user, attributes)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
@@ -608,6 +655,8 @@ class ApiServer:
             if target.verb not in resource.verbs or not target.subresource:
                 raise _not_allowed()
             return self._custom_metrics.respond(request, target)
+        if resource.kind == "ComponentStatus" and target.verb in resource.verbs and not target.subresource:
+            return component_status.respond(request, resource, target.name, self.ready, self.clock.now())
         if target.verb not in resource.verbs or target.name or target.subresource:
             raise _not_allowed()
         if resource.namespaced != bool(target.namespace):
@@ -654,6 +703,8 @@ class ApiServer:
         if signer is None:
             raise errors.ServiceUnavailable("this server was started without a key to sign service-account tokens")
         body = self._read(call.request, "TokenRequest", "authentication.k8s.io/v1/TokenRequest")
+        if self._webhooks.active:
+            body = await self._subresources.reviewed(call, body, ("authentication.k8s.io", "v1", "TokenRequest"))
         account = call.entry().load()
         check_token_request(self.authorizer, call.user, call.namespace, call.name, body)
         return _json(request_token(body, account, signer, self._lookups, self.clock.now()), 201)
@@ -723,6 +774,7 @@ class ApiServer:
         self._openapi.invalidate()
 
     def _catalogue_changed(self) -> None:
+        self._webhooks.refresh()
         self._discovery_changed()
         self._catalogue_event.set()
 
@@ -734,6 +786,7 @@ class ApiServer:
             lambda: [(f'resource="{c.key.removeprefix(ROOT)}"', len(c)) for c in self.state.collections()],
         )
         gauge("apiserver_longrunning_requests", "Watches under way.", lambda: [('verb="watch"', self._watch.count)])
+        self._webhook_metrics.describe(self.metrics)
         gauge("coterie_store_revision", "Newest revision of the store.", lambda: [("", self.state.revision)])
         gauge("coterie_store_compacted_revision", "History below is gone.", lambda: [("", self._store.compacted)])
 

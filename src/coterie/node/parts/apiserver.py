@@ -24,6 +24,7 @@ from coterie.kube.store import SqliteStore
 from coterie.kuscia.extensions.apiserver import apiserver_extension
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import api_identity
+from coterie.node.api_addresses import LOOPBACK, certificate_names
 from coterie.node.config import NodeSettings
 
 log = logger("node")
@@ -31,24 +32,9 @@ log = logger("node")
 CONTROLLER_USER = UserInfo("system:coterie-controllers", ("system:masters", "system:authenticated"))
 
 
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""How this machine reaches an API that listens on all addresses."""
-
-
-def certificate_names(settings: NodeSettings) -> tuple[str, ...]:
-    """Under which clients reach the API. One that listens on all addresses is reached at the node's own, too. The address of
-    the Service `default/kubernetes` is the first one."""
-    api, agent = settings.api, settings.agent
-    service = str(ipaddress.IPv4Network(settings.network.service_cidr)[1])
-    if api.host not in _LOOPBACK:
-        return (api.host, *api.names, service)
-    own = (agent.address,) if agent is not None else ()
-    return (_LOOPBACK[api.host], *own, *api.names, service)
-
-
 def advertised(settings: NodeSettings, own: str) -> str:
     """The address in the endpoints of `default/kubernetes`: the one that other machines use, where there is one."""
-    if settings.api.host in _LOOPBACK and settings.agent is not None:
+    if settings.api.host in LOOPBACK and settings.agent is not None:
         own = settings.agent.address
     try:
         ipaddress.ip_address(own)
@@ -76,7 +62,9 @@ class ApiPlane:
         self._stop = asyncio.Event()
         self._gateway_socket = Path(GatewayPaths.of(settings.paths).api_socket.host)
         api = settings.api
-        self._identity = api_identity.ensure(settings.paths, certificate_names(settings), clock)
+        # The first address of the Services is that of `default/kubernetes`.
+        names = (*certificate_names(api, settings.agent), str(ipaddress.IPv4Network(settings.network.service_cidr)[1]))
+        self._identity = api_identity.ensure(settings.paths, names, clock)
         self._audit_file: FileSink | None = None
         sinks: list[AuditSink] = []
         if api.audit_log:
@@ -118,7 +106,7 @@ class ApiPlane:
             await self.server.start()
             api = self._settings.api
             host, port = await self._http.listen(api.host, api.port, self._identity.server_tls())
-            self.address = _LOOPBACK.get(host, host), port
+            self.address = LOOPBACK.get(host, host), port
             try:
                 if self._settings.gateway.enabled:
                     # Callers from lites and partners, with the credentials that the gateway adds.

@@ -74,4 +74,24 @@ class MapLiteral:
     entries: tuple[tuple[Node, Node, bool], ...]
 
 
-Node = Literal | Ident | Select | Index | CallNode | Logic | Conditional | ListLiteral | MapLiteral
+@dataclass(frozen=True, slots=True)
+class MessageLiteral:
+    """`Object.spec{replicas: 3}`."""
+
+    pos: int
+    name: str
+    fields: tuple[tuple[str, Node, bool], ...]
+    """(field, value, written with `?`)"""
+
+
+Node = Literal | Ident | Select | Index | CallNode | Logic | Conditional | ListLiteral | MapLiteral | MessageLiteral
+
+
+def dotted(node: Node) -> str:
+    """`a.b.c` of a chain of plain selections, else nothing."""
+    if isinstance(node, Ident):
+        return node.name
+    if isinstance(node, Select) and not node.optional:
+        front = dotted(node.operand)
+        return f"{front}.{node.field}" if front else ""
+    return ""

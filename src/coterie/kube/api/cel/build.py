@@ -16,13 +16,16 @@ from coterie.kube.api.cel.ast import (
     Literal,
     Logic,
     MapLiteral,
+    MessageLiteral,
     Node,
     Select,
+    dotted,
 )
 from coterie.kube.api.cel.errors import CelError
 from coterie.kube.api.cel.functions import Impl, Overload, dispatcher
+from coterie.kube.api.cel.lib_math import VARIADIC, extreme
 from coterie.kube.api.cel.macros import expand
-from coterie.kube.api.cel.scope import FUNCTIONS, Built, Env, Run, Scope, charge, decided, dotted
+from coterie.kube.api.cel.scope import FUNCTIONS, Built, Env, Run, Scope, charge, decided, spend
 from coterie.kube.api.cel.types import (
     BOOL,
     BYTES,
@@ -31,6 +34,7 @@ from coterie.kube.api.cel.types import (
     DYN,
     INT,
     NULL,
+    NUMERIC,
     STRING,
     TIMESTAMP,
     UINT,
@@ -61,27 +65,33 @@ _FIXED: Final = (INT, UINT, DOUBLE, BOOL, TIMESTAMP, DURATION)
 
 def build(node: Node, scope: Scope) -> Built:
     scope.size += 1
+    built: Built
     match node:
         case Literal(_, value):
-            return _LITERALS[type(value)], lambda env: value
+            built = _LITERALS[type(value)], lambda env: value
         case Ident():
-            return scope.lookup(node.name) or scope.fault(
+            built = scope.lookup(node.name) or scope.fault(
                 node.pos, f"undeclared reference to '{node.name}' (in container '')"
             )
         case Select():
-            return _select(node, scope)
+            built = _select(node, scope)
         case Index():
-            return _index(node, scope)
+            built = _index(node, scope)
         case CallNode():
-            return expand(node, scope, build) or _call(node, scope)
+            built = expand(node, scope, build) or _call(node, scope)
         case Logic():
-            return _logic(node, scope)
+            built = _logic(node, scope)
         case Conditional():
-            return _conditional(node, scope)
+            built = _conditional(node, scope)
         case ListLiteral():
-            return _list(node, scope)
+            built = _list(node, scope)
         case MapLiteral():
-            return _map(node, scope)
+            built = _map(node, scope)
+        case MessageLiteral():
+            built = _message(node, scope)
+    if scope.types is not None:
+        scope.types[id(node)] = built[0]
+    return built
 
 
 def _no_overload(name: str, args: list[CelType]) -> str:
@@ -93,7 +103,7 @@ def _no_overload(name: str, args: list[CelType]) -> str:
 
 def _select(node: Select, scope: Scope) -> Built:
     name = dotted(node)
-    if name and name.partition(".")[0] not in scope.names:
+    if name and (name in scope.names or name.partition(".")[0] not in scope.names):
         constant = scope.lookup(name)
         if constant is not None:
             return constant
@@ -185,7 +195,10 @@ def _call(node: CallNode, scope: Scope) -> Built:
     if node.target is not None:
         qualified = dotted(node.target)
         full = f"{qualified}.{name}"
-        if qualified and qualified.partition(".")[0] not in scope.names and (full, False) in FUNCTIONS:
+        free = qualified and qualified.partition(".")[0] not in scope.names
+        if free and full in VARIADIC:
+            return _extreme(node, full, scope)
+        if free and (full, False) in FUNCTIONS:
             name = full
         else:
             member, args = True, [node.target, *args]
@@ -208,7 +221,28 @@ def _call(node: CallNode, scope: Scope) -> Built:
     result = resolve(*_first(matching)) if len(results) == 1 else DYN
     certain = len(matching) == 1 and not any(map(_uncertain, types, matching[0][0].params))
     impl = matching[0][0].impl if certain else dispatcher([overload for overload, _ in matching])
-    return result, _applied(impl, types, [run for _, run in built])
+    price = max(overload.cost for overload, _ in matching)
+    return result, _applied(impl, types, [run for _, run in built], price)
+
+
+def _extreme(node: CallNode, name: str, scope: Scope) -> Built:
+    """`math.greatest(1, 2u, 3.0)`, `math.greatest([1, 2])`."""
+    built = [build(arg, scope) for arg in node.args]
+    types = [type_ for type_, _ in built]
+    listed = len(types) == 1 and types[0].name == "list"
+    numbers = [types[0].params[0]] if listed else types
+    if not types or not all(is_dynamic(type_) or type_ in NUMERIC for type_ in numbers):
+        return scope.fault(node.pos, f"{name}() invalid argument: {', '.join(map(str, types)) or 'none'}")
+    runs = [run for _, run in built]
+
+    def choose(env: Env) -> Any:
+        values = [run(env) for run in runs]
+        if len(values) == 1 and isinstance(values[0], list):
+            values = values[0]
+            charge(env, values)
+        return extreme(name, values)
+
+    return common(numbers), choose
 
 
 def _first(matching: list[tuple[Overload, Bindings]]) -> tuple[CelType, Bindings]:
@@ -221,7 +255,14 @@ def _uncertain(given: CelType, param: CelType) -> bool:
     return is_dynamic(given) and not param.is_var and param is not DYN
 
 
-def _applied(impl: Impl, types: list[CelType], runs: list[Run]) -> Run:
+def _applied(impl: Impl, types: list[CelType], runs: list[Run], price: int) -> Run:
+    if price:
+
+        def priced(env: Env) -> Any:
+            spend(env, price)
+            return impl(*[run(env) for run in runs])
+
+        return priced
     if all(type_ in _FIXED for type_ in types):
         if len(runs) == 1:
             (only,) = runs
@@ -321,6 +362,40 @@ def _map(node: MapLiteral, scope: Scope) -> Built:
         return out
 
     return type_, make
+
+
+def _message(node: MessageLiteral, scope: Scope) -> Built:
+    """`Object.spec{replicas: 3}`, `JSONPatch{op: "add", ...}`: only where the variables come with message types."""
+    message = scope.messages(node.name) if scope.messages is not None else None
+    if message is None:
+        return scope.fault(node.pos, f"undeclared reference to '{node.name}' (in container '')")
+    parts: list[tuple[str, Run, bool]] = []
+    for name, value, optional in node.fields:
+        type_, run = build(value, scope)
+        given = _inside(type_, optional)
+        wanted = message.field(name)
+        if wanted is None:
+            scope.fault(node.pos, f"undefined field '{name}'")
+        elif wanted.name.startswith("Object."):
+            # Objects without a schema: only what is constructed here can be checked, by its name.
+            made = given.params[0] if given.name == "list" else given
+            if made.name.startswith("Object") and made.name != wanted.name:
+                scope.fault(node.pos, f"unexpected type name '{made.name}', expected '{wanted.name}'")
+        elif not fits(wanted, given, {}):
+            scope.fault(node.pos, f"expected type of field '{name}' is '{wanted}' but provided type is '{given}'")
+        parts.append((name, run, optional))
+
+    def make(env: Env) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for name, run, optional in parts:
+            value = run(env)
+            if not optional:
+                out[name] = value
+            elif _taken(value):
+                out[name] = value.value
+        return out
+
+    return message.type, make
 
 
 def _inside(type_: CelType, optional: bool) -> CelType:

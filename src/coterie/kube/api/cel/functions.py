@@ -21,6 +21,8 @@ class Overload:
     params: tuple[CelType, ...]
     result: CelType
     impl: Impl
+    cost: int = 0
+    """What a call costs beyond the size of its arguments."""
 
     def accepts(self, kinds: tuple[str, ...]) -> bool:
         return all(
@@ -36,9 +38,9 @@ def function(name: str, params: tuple[CelType, ...], result: CelType, impl: Impl
     return Overload(name, False, params, result, impl)
 
 
-def method(name: str, params: tuple[CelType, ...], result: CelType, impl: Impl) -> Overload:
+def method(name: str, params: tuple[CelType, ...], result: CelType, impl: Impl, cost: int = 0) -> Overload:
     """`params[0]` is the receiver."""
-    return Overload(name, True, params, result, impl)
+    return Overload(name, True, params, result, impl, cost)
 
 
 def dispatcher(candidates: list[Overload]) -> Impl:

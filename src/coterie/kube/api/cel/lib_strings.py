@@ -111,6 +111,8 @@ LIBRARY: Final[Library] = (
     method("reverse", (STRING,), STRING, lambda text: text[::-1]),
     method("format", (STRING, list_of(DYN)), STRING, format_text),
     function("strings.quote", (STRING,), STRING, _quote),
+    # For paths in JSON patches that mutations make.
+    function("jsonpatch.escapeKey", (STRING,), STRING, lambda key: bounded(key.replace("~", "~0").replace("/", "~1"))),
     # The regex library of Kubernetes.
     method("find", (STRING, STRING), STRING, lambda text, pattern: compiled(pattern).find(text)),
     method("findAll", (STRING, STRING), list_of(STRING), lambda text, pattern: compiled(pattern).find_all(text)),

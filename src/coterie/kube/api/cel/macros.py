@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from coterie.kube.api.cel.ast import CallNode, Ident, Node, Select
+from coterie.kube.api.cel.ast import CallNode, Ident, Node, Select, dotted
 from coterie.kube.api.cel.errors import CelError
-from coterie.kube.api.cel.scope import Built, Env, Run, Scope, decided, dotted, spend
+from coterie.kube.api.cel.scope import Built, Env, Run, Scope, decided, spend
 from coterie.kube.api.cel.types import BOOL, DYN, INT, CelType, is_dynamic, list_of, map_of, optional_of
 from coterie.kube.api.cel.values import NONE, Optional
 

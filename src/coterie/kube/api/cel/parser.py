@@ -13,8 +13,10 @@ from coterie.kube.api.cel.ast import (
     Literal,
     Logic,
     MapLiteral,
+    MessageLiteral,
     Node,
     Select,
+    dotted,
 )
 from coterie.kube.api.cel.errors import CelIssue, CompileError
 from coterie.kube.api.cel.lexer import RESERVED, CelToken, tokens
@@ -155,7 +157,7 @@ class _Parser:
                 self._take("]")
                 node = Index(token.pos, node, index, token.text == "[?")
             elif token.text == "{" and _is_name(node):
-                self._fail(token.pos, "undeclared reference to a message type: messages are not supported")
+                node = self._message(dotted(node))
             else:
                 break
             steps += 1
@@ -227,6 +229,22 @@ class _Parser:
                 break
         self._take("]")
         return ListLiteral(pos, tuple(items))
+
+    def _message(self, name: str) -> Node:
+        pos = self._take("{").pos
+        fields: list[tuple[str, Node, bool]] = []
+        while not self._is("}"):
+            optional = self._accept("?")
+            field = self.now
+            if field.kind not in ("ident", "quoted"):
+                self._unexpected("IDENTIFIER")
+            self.at += 1
+            self._take(":")
+            fields.append((field.text, self.expression(), optional))
+            if not self._accept(","):
+                break
+        self._take("}")
+        return MessageLiteral(pos, name, tuple(fields))
 
     def _map(self) -> Node:
         pos = self._take("{").pos

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from coterie.kube.api.cel.ast import Node
 from coterie.kube.api.cel.build import build
-from coterie.kube.api.cel.errors import CelError, CompileError
+from coterie.kube.api.cel.errors import CelError, CelIssue, CompileError
 from coterie.kube.api.cel.parser import parse
-from coterie.kube.api.cel.scope import Run, Scope
+from coterie.kube.api.cel.scope import Messages, Run, Scope
 from coterie.kube.api.cel.types import CelType
 
 BUDGET: Final = 1_000_000
@@ -43,11 +44,16 @@ class CelProgram:
             left[0] = env[0]
 
 
-def compile_expression(source: str, variables: dict[str, CelType]) -> CelProgram:
+def compile_expression(source: str, variables: dict[str, CelType], messages: Messages | None = None) -> CelProgram:
     """Raises CompileError, whose text shows every fault and its place."""
-    tree = parse(source)
-    scope = Scope(variables)
-    type_, run = build(tree, scope)
+    return compile_tree(parse(source), source, Scope(variables, messages))
+
+
+def compile_tree(tree: Node, source: str, scope: Scope) -> CelProgram:
+    try:
+        type_, run = build(tree, scope)
+    except RecursionError as fault:
+        raise CompileError(source[:80], [CelIssue(0, "expression recursion limit exceeded")]) from fault
     if scope.issues:
         raise CompileError(source, sorted(scope.issues, key=lambda issue: issue.position))
     return CelProgram(source, type_, run, scope.slots, frozenset(scope.used))

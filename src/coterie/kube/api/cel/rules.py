@@ -152,32 +152,34 @@ class _Walk:
         self.budget = budget
         self.errors: list[FieldError] = []
 
-    def node(self, value: Any, old: Any, schema: Schema, path: str) -> None:
+    def node(self, value: Any, old: Any, schema: Schema, path: str, kept: bool = False) -> None:
+        """`kept`: part of a list that did not change, whose elements cannot be told apart."""
         if not schema.has_rules or value is None:
             return
         if schema.rules:
-            self._rules(value, old, schema, path)
+            self._rules(value, old, schema, path, kept)
         if type(value) is dict:
             old_map = old if type(old) is dict else {}
             prefix = f"{path}." if path else ""
             for name, child in schema.properties.items():
                 if child.has_rules and name in value:
-                    self.node(value[name], old_map.get(name, MISSING), child, prefix + name)
+                    self.node(value[name], old_map.get(name, MISSING), child, prefix + name, kept)
             if schema.additional is not None and schema.additional.has_rules:
                 for name, item in value.items():
-                    self.node(item, old_map.get(name, MISSING), schema.additional, f"{path}[{name}]")
+                    self.node(item, old_map.get(name, MISSING), schema.additional, f"{path}[{name}]", kept)
         elif type(value) is list and schema.items is not None and schema.items.has_rules:
             previous = _by_key(old, schema)
+            kept = kept or (self.ratchet and schema.list_type != "map" and value == old)
             for index, item in enumerate(value):
                 was = previous.get(_key(item, schema), MISSING) if previous else MISSING
-                self.node(item, was, schema.items, f"{path}[{index}]")
+                self.node(item, was, schema.items, f"{path}[{index}]", kept)
 
-    def _rules(self, value: Any, old: Any, schema: Schema, path: str) -> None:
+    def _rules(self, value: Any, old: Any, schema: Schema, path: str, kept: bool) -> None:
         decl = declare(schema) or Decl(DYN)
         try:
             now = value if decl.convert is None else decl.convert(value)
             before = old if old is MISSING or old is None or decl.convert is None else decl.convert(old)
-            unchanged = self.ratchet and old is not MISSING and equal(now, before)
+            unchanged = kept or (self.ratchet and old is not MISSING and _unchanged(value, old, now, before))
         except CelError as fault:
             self.errors.append(invalid(path or "<nil>", schema.type, str(fault)))
             return
@@ -212,6 +214,18 @@ class _Walk:
             if isinstance(text, str) and text.strip() and "\n" not in text.strip() and len(text) <= 5 * 1024:
                 return text.strip()
         return _rule_message(rule)
+
+
+def _unchanged(value: Any, old: Any, now: Any, before: Any) -> bool:
+    if value == old:
+        return True
+    if now is value or type(old) is not type(value):
+        return False
+    try:
+        # Sets and lists with keys may have changed their order only.
+        return equal(now, before)
+    except CelError:
+        return False
 
 
 def _rule_message(rule: ValidationRule) -> str:

@@ -8,10 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from coterie.kube.api.cel import lib_kubernetes, lib_lists, lib_net, lib_optional, lib_standard, lib_strings, lib_time
-from coterie.kube.api.cel.ast import Ident, Node, Select
+from coterie.kube.api.cel import (
+    lib_authorization,
+    lib_kubernetes,
+    lib_lists,
+    lib_math,
+    lib_net,
+    lib_optional,
+    lib_semver,
+    lib_standard,
+    lib_strings,
+    lib_time,
+)
 from coterie.kube.api.cel.errors import CelError, CelIssue, CostExceeded
 from coterie.kube.api.cel.functions import index
 from coterie.kube.api.cel.types import DYN, TYPE, CelType
@@ -31,6 +41,9 @@ FUNCTIONS: Final = index(
         lib_optional.LIBRARY,
         lib_kubernetes.LIBRARY,
         lib_net.LIBRARY,
+        lib_math.LIBRARY,
+        lib_semver.LIBRARY,
+        lib_authorization.LIBRARY,
     )
 )
 TYPE_NAMES: Final = {name: TypeValue(name) for name in KINDS.values()}
@@ -58,8 +71,22 @@ def decided(runs: Iterable[Run], env: Env, deciding: bool) -> bool:
     return not deciding
 
 
+class MessageType(NamedTuple):
+    """A type that an expression may construct."""
+
+    type: CelType
+    field: Callable[[str], CelType | None]
+    """Name -> type; None: there is no such field."""
+
+
+Messages = Callable[[str], MessageType | None]
+
+
 class Scope:
-    def __init__(self, variables: dict[str, CelType]) -> None:
+    def __init__(self, variables: dict[str, CelType], messages: Messages | None = None) -> None:
+        self.messages = messages
+        self.types: dict[int, CelType] | None = None
+        """Type of each node of the tree by its id(), where somebody wants to know."""
         self.issues: list[CelIssue] = []
         self.names: dict[str, tuple[int, CelType]] = {}
         self.used: set[str] = set()
@@ -105,16 +132,6 @@ class Scope:
 
 def _never(env: Env) -> Any:
     raise CelError("the expression was not compiled")
-
-
-def dotted(node: Node) -> str:
-    """`a.b.c` of a chain of plain selections, else nothing."""
-    if isinstance(node, Ident):
-        return node.name
-    if isinstance(node, Select) and not node.optional:
-        front = dotted(node.operand)
-        return f"{front}.{node.field}" if front else ""
-    return ""
 
 
 def spend(env: Env, cost: int) -> None:

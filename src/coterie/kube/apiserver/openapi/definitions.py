@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import orjson
 
-from coterie.kube.api.schema.builtin import definitions_file
+from coterie.kube.api.schema.builtin import read_definitions
 
 Schema = dict[str, Any]
 
@@ -23,27 +22,12 @@ QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
 REF = "#/$defs/"
 
-_ROOTS = {
-    "apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions",
-    "apiregistration.k8s.io": "io.k8s.kube-aggregator.pkg.apis.apiregistration",
-}
-
-
-class _File(msgspec.Struct, rename={"definitions": "$defs"}):
-    definitions: dict[str, msgspec.Raw]
-
-
-def definition_name(group: str, version: str, kind: str) -> str:
-    """`io.k8s.api.apps.v1.Deployment`: the Go name of a built-in kind."""
-    root = _ROOTS.get(group) or f"io.k8s.api.{group.partition('.')[0] or 'core'}"
-    return f"{root}.{version}.{kind}"
-
 
 class SchemaDefinitions:
     """The split file. Make one for each document and let it go."""
 
     def __init__(self) -> None:
-        self._raw = msgspec.json.decode(definitions_file().read_bytes(), type=_File).definitions
+        self._raw = read_definitions()
 
     def __contains__(self, name: str) -> bool:
         return name in self._raw

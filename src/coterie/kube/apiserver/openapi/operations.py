@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.kube.api.resources import Resource, Subresource
-from coterie.kube.apiserver.openapi.definitions import META, definition_name
+from coterie.kube.api.schema.builtin import definition_name
+from coterie.kube.apiserver.openapi.definitions import META
 
 PARAMETERS: dict[str, tuple[str, str]] = {
     "allowWatchBookmarks": (

@@ -23,7 +23,7 @@ _REASONS = {200: "OK", 201: "Created", 202: "Accepted", 401: "Unauthorized"}
 
 
 def info() -> dict[str, str]:
-    return {"title": "Kubernetes", "version": "v1.32.0"}
+    return {"title": "Kubernetes", "version": "v1.36.0"}
 
 
 def v3_document(resources: Sequence[Resource], crds: Sequence[CustomDefinition]) -> dict[str, Any]:

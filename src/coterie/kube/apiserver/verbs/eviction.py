@@ -25,6 +25,8 @@ from coterie.kube.apiserver.state.collection import Collection
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode
 from coterie.kube.apiserver.state.state import ObjectWrite, ResourceStorage
 from coterie.kube.apiserver.verbs.delete import DeleteOptions, DeleteVerbs
+from coterie.kube.apiserver.verbs.subresources import review_body
+from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
 
 Object = dict[str, Any]
 _NOT_RUNNING = frozenset(("Succeeded", "Failed", "Pending"))
@@ -35,17 +37,26 @@ _ATTEMPTS = 5
 
 class EvictionVerb:
     def __init__(
-        self, state: ResourceStorage, deleter: DeleteVerbs, budgets: Collection, schema: Schema, clock: Clock
+        self,
+        state: ResourceStorage,
+        deleter: DeleteVerbs,
+        budgets: Collection,
+        schema: Schema,
+        clock: Clock,
+        webhooks: WebhookRegistry,
     ) -> None:
         self._state = state
         self._deleter = deleter
         self._budgets = budgets
         self._schema = schema
         self._clock = clock
+        self._webhooks = webhooks
 
     async def evict(self, call: ResourceRequest) -> Response:
         request = call.request
         body = bodies.read_kind(request.body, request.headers.get("content-type", ""), "Eviction", self._schema)
+        if self._webhooks.active:
+            body = await review_body(self._webhooks, call, body, ("policy", "v1", "Eviction"))
         asked = _options(call, body.get("deleteOptions") or {})
         for attempt in range(1, _ATTEMPTS + 1):
             pod = call.entry().load()
@@ -57,7 +68,7 @@ class EvictionVerb:
                 # Evicted without a budget because of the state it is in: it must still be in that state when deleted.
                 guarded = replace(asked, resource_version=pod["metadata"]["resourceVersion"])
             try:
-                await self._deleter.delete_object(call, call.namespace, call.name, guarded)
+                await self._deleter.delete_object(call, call.namespace, call.name, guarded, admitted=True)
             except errors.Conflict:
                 if guarded is asked or attempt == _ATTEMPTS:
                     raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -13,20 +14,53 @@ from coterie.kube.api.schema.builtin import BuiltinSchemas
 from coterie.kube.apiserver import bodies, options
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.verbs.write import WriteVerbs
+from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
 
+ConnectVerb = Callable[[ResourceRequest], Awaitable[Response]]
 Object = dict[str, Any]
 
 
 class Subresources:
-    def __init__(self, writer: WriteVerbs, schemas: BuiltinSchemas, clock: Clock) -> None:
+    def __init__(self, writer: WriteVerbs, schemas: BuiltinSchemas, clock: Clock, webhooks: WebhookRegistry) -> None:
         self._writer = writer
         self._schemas = schemas
         self._clock = clock
+        self._webhooks = webhooks
 
     def _read(self, call: ResourceRequest, kind: str, schema_name: str) -> Object:
         request = call.request
         content_type = request.headers.get("content-type", "")
         return bodies.read_kind(request.body, content_type, kind, self._schemas[schema_name])
+
+    # -- admission ----------------------------------------------------------------------------------------------
+
+    async def reviewed(self, call: ResourceRequest, body: Object, kind: tuple[str, str, str]) -> Object:
+        """What was sent, as webhooks left it."""
+        return await review_body(self._webhooks, call, body, kind)
+
+    def connected(self, verb: ConnectVerb) -> ConnectVerb:
+        """The verb of a connection to a pod, after the webhooks that it concerns."""
+
+        def connect(call: ResourceRequest) -> Awaitable[Response]:
+            return self._connect(call, verb) if self._webhooks.active else verb(call)
+
+        return connect
+
+    async def _connect(self, call: ResourceRequest, verb: ConnectVerb) -> Response:
+        subresource = call.resource.subresource(call.target.subresource)
+        assert subresource is not None
+        kind = (subresource.group, subresource.version, subresource.kind)
+        reviewer = self._webhooks.reviewer(call, "CONNECT", name=call.name, kind=kind)
+        if reviewer is not None:
+            call.entry()
+            shown = _connect_options(call, subresource.kind)
+            if await reviewer.mutate(shown, None) is not shown:
+                raise errors.InternalError(
+                    "Internal error occurred: an admission webhook attempted to modify the options of a connection, "
+                    "which is not supported"
+                )
+            await reviewer.validate(shown, None)
+        return await verb(call)
 
     # -- scale --------------------------------------------------------------------------------------------------
 
@@ -60,6 +94,8 @@ class Subresources:
     async def bind(self, call: ResourceRequest) -> Response:
         """POST pods/x/binding: the scheduler's decision, taken once."""
         body = self._read(call, "Binding", "v1/Binding")
+        if self._webhooks.active:
+            body = await self.reviewed(call, body, ("", "v1", "Binding"))
         target, given = body.get("target") or {}, body.get("metadata") or {}
         node = target.get("name")
         faults = (
@@ -138,6 +174,42 @@ class Subresources:
 
         raw = await self._writer.change_object(call, finalized, options.write_options(call.request))
         return Response(200, raw)
+
+
+async def review_body(
+    webhooks: WebhookRegistry, call: ResourceRequest, body: Object, kind: tuple[str, str, str]
+) -> Object:
+    """A body that creates something else than the resource (an Eviction, a Binding), as webhooks left it."""
+    group, version, name = kind
+    dry_run = options.dry_run(call.request.params.get("dryRun")) if call.request.query else False
+    created = {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1", **({"dryRun": ["All"]} if dry_run else {})}
+    reviewer = webhooks.reviewer(call, "CREATE", name=call.name, dry_run=dry_run, options=created, kind=kind)
+    if reviewer is None:
+        return body
+    call.entry()
+    metadata = {"name": call.name, "namespace": call.namespace, **(body.get("metadata") or {})}
+    shown = {**body, "kind": name, "apiVersion": f"{group}/{version}" if group else version, "metadata": metadata}
+    mutated = await reviewer.mutate(shown, None)
+    assert mutated is not None
+    await reviewer.validate(mutated, None)
+    return mutated
+
+
+def _connect_options(call: ResourceRequest, kind: str) -> Object:
+    """The query of a connection as the object that it stands for."""
+    request = call.request
+    out: Object = {"kind": kind, "apiVersion": "v1"}
+    if kind == "PodPortForwardOptions":
+        ports = [int(port) for each in request.params.get("ports", []) for port in each.split(",") if port.isdecimal()]
+        return {**out, "ports": ports} if ports else out
+    for name in ("stdin", "stdout", "stderr", "tty"):
+        if options.boolean(request, name):
+            out[name] = True
+    if container := request.param("container"):
+        out["container"] = container
+    if commands := request.params.get("command"):
+        out["command"] = commands
+    return out
 
 
 def _answer(obj: Object) -> Response:

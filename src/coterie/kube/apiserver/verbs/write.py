@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -25,7 +25,11 @@ from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest, 
 from coterie.kube.apiserver.call import STALE, ResourceRequest
 from coterie.kube.apiserver.kinds import NotDecodable
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode, splice
-from coterie.kube.apiserver.state.state import ObjectWrite, ResourceStorage
+from coterie.kube.apiserver.state.state import Decide, ObjectWrite, ResourceStorage
+from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
+
+if TYPE_CHECKING:
+    from coterie.kube.apiserver.webhooks.dispatcher import AdmissionReviewer
 
 Object = dict[str, Any]
 Change = Callable[[Object], Object]
@@ -41,7 +45,15 @@ _COLLECTIONS = frozenset(("annotations", "finalizers", "labels", "managedFields"
 """Of metadata: an empty one is the same as none and is not kept, or `kubectl diff` would show it as a change."""
 _LONGEST_SHOWN = 4096
 _SUMMARY = 30
+_REVIEWED_BY_BODY = frozenset(("binding",))
+"""Sub-resources of which webhooks see what was sent, and not the object that it changes."""
+REVIEW_ATTEMPTS = 5
+"""How often a write is done again because its object changed while webhooks looked at it."""
 _KEPT_BY_SERVER = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
+
+
+class EntryChanged(Exception):
+    """The object is not the one that webhooks looked at."""
 
 
 class WriteVerbs:
@@ -52,18 +64,20 @@ class WriteVerbs:
         presenter: presentation.Presenter,
         clock: Clock,
         stored_only_kinds: Mapping[tuple[str, str], str],
+        webhooks: WebhookRegistry,
     ) -> None:
         self._state = state
         self._admission = admission
         self._present = presenter
         self._clock = clock
         self._stored_only = stored_only_kinds
+        self._webhooks = webhooks
 
     # -- create -------------------------------------------------------------------------------------------------
 
     async def create(self, call: ResourceRequest) -> Response:
         asked = options.write_options(call.request)
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         obj = self._read(call, asked)
         metadata = self._metadata(call, obj)
         if _is_revision(metadata.get("resourceVersion")):
@@ -109,7 +123,18 @@ class WriteVerbs:
                 [], None, obj, strategy.storage_schema, manager=asked.manager, operation="Update",
                 api_version=resource.api_version, subresource="", now=now, has_status=strategy.has_status,
             )  # fmt: skip
-        attempt = AdmissionRequest("create", resource, call.namespace, name, obj, None, call.user, asked.dry_run)
+        attempt = AdmissionRequest(
+            "create", resource, call.namespace, name, obj, None, call.user, asked.dry_run,
+            warnings=call.warnings, request=call.request,
+        )  # fmt: skip
+        if self._webhooks.active:
+            shown = given.get("name") or ""
+            reviewer = self._webhooks.reviewer(
+                call, "CREATE", name=shown, dry_run=asked.dry_run, options=_options_json("CreateOptions", asked)
+            )
+            if reviewer is not None:
+                obj = attempt.obj = await self._reviewed_create(call, attempt, owners, reviewer)
+                attempt.repeated = True
         with self._admission.reserving() as reserved:
             reserved.admit(attempt)
             self._refuse(call, obj, [*names.validate_meta(obj, resource), *strategy.validate_create(obj)])
@@ -134,11 +159,34 @@ class WriteVerbs:
         assert entry is not None
         return entry.raw
 
+    async def _reviewed_create(
+        self, call: ResourceRequest, attempt: AdmissionRequest, owners: list[Object], reviewer: AdmissionReviewer
+    ) -> Object:
+        """The object as webhooks left it. What admission holds meanwhile is given back: they may take their time."""
+        strategy = call.strategy
+        with self._admission.reserving() as held:
+            held.admit(replace(attempt, release=[], preview=True))
+        obj = attempt.obj
+        if owners:
+            obj["metadata"]["managedFields"] = owners
+        mutated = await reviewer.mutate(obj, None)
+        assert mutated is not None
+        if mutated is not obj:
+            obj = mutated
+            strategy.default(obj)
+            strategy.prepare_create(obj)
+        if reviewer.validating:
+            with self._admission.reserving() as held:
+                held.admit(replace(attempt, obj=obj, release=[], repeated=True))
+            self._refuse(call, obj, [*names.validate_meta(obj, call.resource), *strategy.validate_create(obj)])
+            await reviewer.validate(obj, None)
+        return obj
+
     # -- update -------------------------------------------------------------------------------------------------
 
     async def update(self, call: ResourceRequest) -> Response:
         asked = options.write_options(call.request)
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         obj = self._read(call, asked)
         metadata = self._metadata(call, obj)
         if not metadata.get("name"):
@@ -154,6 +202,18 @@ class WriteVerbs:
         self, call: ResourceRequest, change: Change, asked: options.WriteOptions, *, applying: bool = False
     ) -> bytes:
         """Change an existing object; returns its bytes as they are afterwards."""
+        if self._webhooks.active and call.target.subresource not in _REVIEWED_BY_BODY:
+            scale = call.target.subresource == "scale"
+            reviewer = self._webhooks.reviewer(
+                call,
+                "UPDATE",
+                name=call.name,
+                dry_run=asked.dry_run,
+                options=_options_json("UpdateOptions", asked),
+                kind=("autoscaling", "v1", "Scale") if scale else None,
+            )
+            if reviewer is not None:
+                return await self._change_reviewed(call, change, asked, reviewer, track=not applying)
 
         def decide(entry: ObjectEntry | None) -> ObjectWrite | None:
             if entry is None:
@@ -161,15 +221,97 @@ class WriteVerbs:
             return self._decide_update(call, entry, change, asked, reserved, track=not applying)
 
         with self._admission.reserving() as reserved:
-            if asked.dry_run:
-                entry = call.entry()
-                write = decide(entry)
-                if write is None or write.value is None:
-                    return entry.raw
-                return splice(write.value, len(call.collection.head), entry.revision)
-            written = await self._state.modify(call.collection, call.namespace, call.name, decide)
+            return await self._written(call, asked, decide)
+
+    async def _written(self, call: ResourceRequest, asked: options.WriteOptions, decide: Decide) -> bytes:
+        if asked.dry_run:
+            entry = call.entry()
+            write = decide(entry)
+            if write is None or write.value is None:
+                return entry.raw
+            return splice(write.value, len(call.collection.head), entry.revision)
+        written = await self._state.modify(call.collection, call.namespace, call.name, decide)
         assert written is not None
         return written.raw
+
+    async def _change_reviewed(
+        self,
+        call: ResourceRequest,
+        change: Change,
+        asked: options.WriteOptions,
+        reviewer: AdmissionReviewer,
+        *,
+        track: bool,
+    ) -> bytes:
+        """As `change_object`, with webhooks that look at the change first. They see one revision of the object, and the
+        write is made only if that is still the current one; else everything is done again."""
+        for _ in range(REVIEW_ATTEMPTS):
+            entry = call.entry()
+            old = entry.load()
+            new, owners = self._draft_update(call, call.view.load(entry.raw), old, change, asked, track=track)
+            with self._admission.reserving() as held:
+                held.admit(self._update_attempt(call, new, old, asked, preview=True))
+            if owners:
+                new["metadata"]["managedFields"] = owners
+            new = await self._mutated_update(call, new, old, reviewer)
+            if reviewer.validating:
+                with self._admission.reserving() as held:
+                    held.admit(self._update_attempt(call, new, old, asked, repeated=True))
+                self._check_update(call, new, old)
+                await reviewer.validate(*self._shown_update(call, new, old))
+            try:
+                with self._admission.reserving() as reserved:
+                    return await self._written(
+                        call, asked, self._decide_reviewed(call, entry.revision, new, old, owners, asked, reserved)
+                    )
+            except EntryChanged:
+                continue
+        raise call.conflict(STALE)
+
+    def _decide_reviewed(
+        self,
+        call: ResourceRequest,
+        revision: int,
+        new: Object,
+        old: Object,
+        owners: list[Object],
+        asked: options.WriteOptions,
+        reserved: AdmissionReservations,
+    ) -> Decide:
+        def decide(found: ObjectEntry | None) -> ObjectWrite | None:
+            if found is None:
+                raise call.not_found()
+            if found.revision != revision:
+                raise EntryChanged
+            reserved.admit(self._update_attempt(call, new, old, asked, repeated=True))
+            self._check_update(call, new, old)
+            return self._write_of(call, new, old, owners)
+
+        return decide
+
+    async def _mutated_update(
+        self, call: ResourceRequest, new: Object, old: Object, reviewer: AdmissionReviewer
+    ) -> Object:
+        strategy, subresource = call.strategy, call.target.subresource
+        shown, shown_old = self._shown_update(call, new, old)
+        mutated = await reviewer.mutate(shown, shown_old)
+        assert mutated is not None
+        if mutated is shown:
+            return new
+        if subresource == "scale":
+            mutated = strategy.apply_scale(new, mutated)
+        elif subresource == "finalize":
+            # Nothing else of the namespace is checked on this path.
+            wanted = (mutated.get("spec") or {}).get("finalizers") or []
+            mutated = {**new, "spec": {**(new.get("spec") or {}), "finalizers": wanted}}
+        self._prepare_update(call, mutated, old)
+        return mutated
+
+    @staticmethod
+    def _shown_update(call: ResourceRequest, new: Object, old: Object) -> tuple[Object, Object]:
+        if call.target.subresource != "scale":
+            return new, old
+        return call.strategy.scale_of(new), call.strategy.scale_of(old)
 
     def _decide_update(
         self,
@@ -181,39 +323,81 @@ class WriteVerbs:
         *,
         track: bool,
     ) -> ObjectWrite | None:
-        strategy, resource, subresource = call.strategy, call.resource, call.target.subresource
         old = entry.load()
-        # From a copy of its own: what a change leaves alone it shares, and defaults are filled in in place.
-        wanted = change(call.view.load(entry.raw))
+        new, owners = self._draft_update(call, call.view.load(entry.raw), old, change, asked, track=track)
+        reserved.admit(self._update_attempt(call, new, old, asked))
+        self._check_update(call, new, old)
+        return self._write_of(call, new, old, owners)
+
+    def _draft_update(
+        self,
+        call: ResourceRequest,
+        current: Object,
+        old: Object,
+        change: Change,
+        asked: options.WriteOptions,
+        *,
+        track: bool,
+    ) -> tuple[Object, list[Object]]:
+        """The object as the client wants it, before admission, and the owners of its fields. `current` is `old` in the version
+        of the request, in a copy of its own: what a change leaves alone it shares, and defaults are filled in in place."""
+        strategy, resource, subresource = call.strategy, call.resource, call.target.subresource
+        wanted = change(current)
         new = self._with_kept_metadata(call, wanted, old)
         new = call.view.to_stored(new)
-        if subresource == "status":
-            strategy.prepare_status(new, old)
-        elif subresource == "ephemeralcontainers":
-            strategy.default(new)
-        elif subresource not in _EXACT:
-            strategy.default(new)
-            strategy.prepare_update(new, old)
-        owners = wanted["metadata"].get("managedFields")
+        self._prepare_update(call, new, old)
+        owners: list[Object] = wanted["metadata"].get("managedFields") or []
         if track:
             owners = ownership.track_update(
                 entries.choose_managed_fields(old, wanted, subresource), old, new, strategy.storage_schema,
                 manager=asked.manager, operation="Update", api_version=resource.api_version,
                 subresource=subresource, now=rfc3339(self._clock.now()), has_status=strategy.has_status,
             )  # fmt: skip
-        reserved.admit(
-            AdmissionRequest(
-                "update", resource, call.namespace, call.name, new, old, call.user, asked.dry_run, subresource
-            )
-        )
+        return new, owners
+
+    @staticmethod
+    def _prepare_update(call: ResourceRequest, new: Object, old: Object) -> None:
+        strategy, subresource = call.strategy, call.target.subresource
+        if subresource == "status":
+            strategy.prepare_status(new, old)
+        elif subresource == "approval":
+            strategy.prepare_approval(new, old)
+        elif subresource == "ephemeralcontainers":
+            strategy.default(new)
+        elif subresource not in _EXACT:
+            strategy.default(new)
+            strategy.prepare_update(new, old)
+
+    @staticmethod
+    def _update_attempt(
+        call: ResourceRequest,
+        new: Object,
+        old: Object,
+        asked: options.WriteOptions,
+        *,
+        preview: bool = False,
+        repeated: bool = False,
+    ) -> AdmissionRequest:
+        return AdmissionRequest(
+            "update", call.resource, call.namespace, call.name, new, old, call.user, asked.dry_run,
+            call.target.subresource, warnings=call.warnings, request=call.request, preview=preview, repeated=repeated,
+        )  # fmt: skip
+
+    def _check_update(self, call: ResourceRequest, new: Object, old: Object) -> None:
+        strategy, resource, subresource = call.strategy, call.resource, call.target.subresource
         faults = [*names.validate_meta(new, resource), *names.validate_meta_update(new, old)]
         if subresource == "status":
             faults += strategy.validate_status(new, old)
+        elif subresource == "approval":
+            faults += strategy.validate_approval(new, old)
         elif subresource == "ephemeralcontainers":
             faults += pods.validate_ephemeral_update(new, old)
         elif subresource not in _EXACT:
             faults += strategy.validate_update(new, old)
         self._refuse(call, new, faults)
+
+    @staticmethod
+    def _write_of(call: ResourceRequest, new: Object, old: Object, owners: list[Object]) -> ObjectWrite | None:
         if owners:
             new["metadata"]["managedFields"] = owners
         else:
@@ -260,7 +444,7 @@ class WriteVerbs:
 
     async def patch(self, call: ResourceRequest) -> Response:
         asked = options.write_options(call.request)
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         media = bodies.media_type(call.request.headers.get("content-type", ""))
         if media in _APPLY:
             return await self._apply(call, asked, want)
@@ -415,6 +599,18 @@ class WriteVerbs:
             metadata = obj.get("metadata") or {}
             name = metadata.get("name") or metadata.get("generateName") or ""
             raise errors.invalid_object(call.resource.kind, call.resource.group, name, faults)
+
+
+def _options_json(kind: str, asked: options.WriteOptions) -> Object:
+    """As webhooks see them."""
+    out: Object = {"kind": kind, "apiVersion": "meta.k8s.io/v1"}
+    if asked.dry_run:
+        out["dryRun"] = ["All"]
+    if asked.manager:
+        out["fieldManager"] = asked.manager
+    if asked.explicit_validation:
+        out["fieldValidation"] = asked.validation
+    return out
 
 
 _SERVER_ONLY = frozenset(

@@ -32,7 +32,7 @@ GROUP = "kuscia.secretflow"
 VERSION = "v1alpha1"
 HASH_ANNOTATION = "coterie.io/definition-hash"
 
-_KUBERNETES = "v1.32.0"
+_KUBERNETES = "v1.36.0"
 _FORMAT = "1"
 """Part of every hash: count it up when this module expands the same files to something else."""
 
