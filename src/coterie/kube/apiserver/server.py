@@ -15,6 +15,7 @@ dispatch to a verb. Everything up to the verb runs without a task, and reads are
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -163,6 +164,8 @@ class ApiServer:
         self._store = store
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
         self._tasks = Tasks()
+        self._address: tuple[str, int] | None = None
+        """Where the API is reached, once that is published."""
         self._catalogue_event = asyncio.Event()
         self._schemas = schemas = builtin_schemas.load()
         self._definitions = CrdRegistry(
@@ -400,6 +403,25 @@ class ApiServer:
         self.ready = True
         log.info("The API server is ready", objects=count, revision=self.state.revision)
 
+    async def publish(self, address: str, port: int) -> None:
+        """Tell where the API is reached, by the Service `default/kubernetes`; it is made again when somebody deletes it."""
+        self._address = (address, port)
+        first = ipaddress.IPv4Network(self.settings.service_cidr)[1]
+        await bootstrap.ensure_own_service(self.call, str(first), address, port)
+
+    async def _publish_again(self) -> None:
+        if self._address is not None and self._loaded:
+            try:
+                await self.publish(*self._address)
+            except errors.ApiError as problem:
+                log.warning("The Service of the API could not be made again", error=problem)
+
+    def _own_service_deleted(self, changes: Sequence[StoredChange]) -> None:
+        for change in changes:
+            own = (change.entry.namespace, change.entry.name) == ("default", bootstrap.OWN_SERVICE)
+            if own and change.kind == "DELETED" and self._address is not None and self._loaded:
+                self._tasks.create_task(self._publish_again(), name="apiserver service")
+
     def _clear(self, key: str) -> None:
         """Forget what was loaded ahead of the rest, so that the full load brings it in once."""
         collection = self.state.collection(key)
@@ -446,6 +468,7 @@ class ApiServer:
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         started = perf_counter()
         target = paths.parse(request.method, request.path)
+        answer: Response | Awaitable[Response]
         try:
             if self.aggregator.active and (elsewhere := self.aggregator.find(request.path)) is not None:
                 target, answer = self._aggregated_request(request, elsewhere)
@@ -759,6 +782,8 @@ class ApiServer:
         self.state.observe(_CRDS, self._definitions.observe)
         self.state.observe(apiservices.KEY, self._registrations_changed)
         self.state.observe("/registry/core/services", self.aggregator.observe_services)
+        for key in ("core/services", "core/endpoints", "discovery.k8s.io/endpointslices"):
+            self.state.observe(f"{ROOT}{key}", self._own_service_deleted)
         self.state.observe("/registry/discovery.k8s.io/endpointslices", self.aggregator.observe_slices)
         for kind, plural in (("ServiceAccount", "serviceaccounts"), ("Secret", "secrets"), ("Pod", "pods"), ("Node", "nodes")):  # fmt: skip
             self.state.observe(f"/registry/core/{plural}", self._forget_tokens(kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,17 @@ def _audit_policy(settings: NodeSettings) -> audit_policy.AuditPolicy | None:
         raise ConfigError(f"apiServer.auditPolicy: {path}: {problem}") from problem
 
 
+def advertised(settings: NodeSettings, own: str) -> str:
+    """The address in the endpoints of `default/kubernetes`: the one that other machines use, where there is one."""
+    if settings.api.host in LOOPBACK and settings.agent is not None:
+        own = settings.agent.address
+    try:
+        ipaddress.ip_address(own)
+    except ValueError:
+        return "127.0.0.1"
+    return own
+
+
 def _file_names(pair: tuple[Path, Path]) -> tuple[str, str]:
     return str(pair[0]), str(pair[1])
 
@@ -74,7 +86,9 @@ class ApiPlane:
         self._gateway_socket = Path(GatewayPaths.of(settings.paths).api_socket.host)
         api = settings.api
         policy = _audit_policy(settings)
-        self._identity = api_identity.ensure(settings.paths, certificate_names(api, settings.agent), clock)
+        # The first address of the Services is that of `default/kubernetes`.
+        names = (*certificate_names(api, settings.agent), str(ipaddress.IPv4Network(settings.network.service_cidr)[1]))
+        self._identity = api_identity.ensure(settings.paths, names, clock)
         self._audit_file: FileSink | None = None
         sinks: list[AuditSink] = []
         if api.audit_log:
@@ -125,6 +139,7 @@ class ApiPlane:
                     # Callers from lites and partners, with the credentials that the gateway adds.
                     private_directory(self._gateway_socket.parent)
                     await self._http.serve(private_socket(self._gateway_socket, 256))
+                await self.server.publish(advertised(self._settings, self.address[0]), port)
                 self._write_kubeconfig(*self.address)
                 log.info("The API is served", address=f"https://{host}:{port}")
                 self.ready.set()
