@@ -85,7 +85,9 @@ from coterie.kube.store.protocol import Store, StoreError
 
 if TYPE_CHECKING:
     from coterie.kube.apiserver import outgoing
+    from coterie.kube.apiserver.webhooks import conversion
 else:
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
     outgoing = lazy_import("coterie.kube.apiserver.outgoing")
 
 log = logger("apiserver")
@@ -140,7 +142,7 @@ class ApiServer:
         self._catalogue_event = asyncio.Event()
         self._schemas = schemas = builtin_schemas.load()
         self._definitions = CrdRegistry(
-            self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed
+            self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed, lambda: self.outgoing
         )
         for resource in BUILTIN:
             if not resource.virtual:
@@ -486,7 +488,10 @@ class ApiServer:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
         if verb is None:
             raise _not_allowed()
-        answer = verb(call)
+        if view.conversion is not None and target.verb in ("get", "list") and call.converts:
+            answer: Response | Awaitable[Response] = conversion.read(call, verb)
+        else:
+            answer = verb(call)
         if not view.warning:
             return answer
         header = warning_header(view.warning)

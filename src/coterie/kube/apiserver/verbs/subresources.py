@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from coterie.base.clock import Clock, rfc3339
+from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Response
 from coterie.kube.api import errors, names, patch
 from coterie.kube.api.schema.builtin import BuiltinSchemas
@@ -15,6 +16,11 @@ from coterie.kube.apiserver import bodies, options
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.verbs.write import WriteVerbs
 from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
+
+if TYPE_CHECKING:
+    from coterie.kube.apiserver.webhooks import conversion
+else:
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
 
 ConnectVerb = Callable[[ResourceRequest], Awaitable[Response]]
 Object = dict[str, Any]
@@ -87,6 +93,8 @@ class Subresources:
 
         asked = options.write_options(call.request)
         raw = await self._writer.change_object(call, rescaled, asked)
+        if call.converts:
+            await conversion.show(call, raw)
         return _answer(call.strategy.scale_of(call.view.load(raw)))
 
     # -- pods ---------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from coterie.kube.apiserver.outgoing import OutgoingError, destination
 from coterie.kube.apiserver.state.collection import Collection
 from coterie.kube.apiserver.state.entry import VersionView
 from coterie.kube.apiserver.webhooks import review
+from coterie.kube.apiserver.webhooks.conversion import CrdConversion
 from coterie.kube.apiserver.webhooks.matching import Webhook, matches_objects
 from coterie.kube.apiserver.webhooks.review import AdmissionDenied, BadAnswer, ReviewedKind, Verdict
 
@@ -119,7 +120,7 @@ class AdmissionReviewer:
 
     async def _mutated(self, selected: SelectedWebhook, obj: Object | None, old: Object | None) -> Object | None:
         name = selected.webhook.name
-        shown, shown_old = self._shown(selected, obj), self._shown(selected, old)
+        shown, shown_old = await self._shown(selected, obj), await self._shown(selected, old)
         verdict = await self._ask(selected, shown, shown_old)
         if verdict is None or not verdict.patch:
             return obj
@@ -131,16 +132,20 @@ class AdmissionReviewer:
         if new == shown:
             return obj
         try:
-            return self._taken(selected, new)
+            return await self._taken(selected, new)
         except errors.BadRequest as problem:
             raise review.internal(f'admission webhook "{name}" returned a patch: {problem.message}') from problem
 
-    def _shown(self, selected: SelectedWebhook, obj: Object | None) -> Object | None:
-        if obj is None or self._kind is not None or selected.view.is_storage:
+    async def _shown(self, selected: SelectedWebhook, obj: Object | None) -> Object | None:
+        if obj is None or self._kind is not None:
+            return obj
+        if isinstance(selected.view.conversion, CrdConversion):
+            return (await selected.view.conversion.convert([obj], selected.view.resource.api_version))[0]
+        if selected.view.is_storage:
             return obj
         return selected.view.of_stored(deepcopy(obj))
 
-    def _taken(self, selected: SelectedWebhook, obj: Object) -> Object:
+    async def _taken(self, selected: SelectedWebhook, obj: Object) -> Object:
         """What a webhook made of an object, with the types of its kind checked, in the form that was given."""
         if self._kind is not None:
             kind = self._kind
@@ -152,6 +157,8 @@ class AdmissionReviewer:
         resource = selected.view.resource
         obj = deepcopy(obj)
         self._services.strategies[(resource.group, resource.version, resource.plural)].read(obj, "Ignore")
+        if isinstance(selected.view.conversion, CrdConversion):
+            return (await selected.view.conversion.convert([obj], self._call.resource.api_version))[0]
         return selected.view.to_stored(obj)
 
     # -- validating ---------------------------------------------------------------------------------------------
@@ -168,7 +175,7 @@ class AdmissionReviewer:
                 raise problem
 
     async def _validated(self, selected: SelectedWebhook, obj: Object | None, old: Object | None) -> None:
-        await self._ask(selected, self._shown(selected, obj), self._shown(selected, old))
+        await self._ask(selected, await self._shown(selected, obj), await self._shown(selected, old))
 
     # -- one webhook --------------------------------------------------------------------------------------------
 
