@@ -26,6 +26,7 @@ from kubectl_chapters import (
     services,
     sets,
     streams,
+    webhooks,
     workloads,
 )
 from kubectl_runner import Kubectl, minor
@@ -35,7 +36,7 @@ from server_process import ApiFailed, ServerProcess
 CHAPTERS = (
     discovery.DISCOVERY, discovery.KUSCIA, create.CREATE, create.REFUSALS, reading.GET, reading.DESCRIBE, reading.WAIT,
     changing.APPLY, changing.CHANGE, workloads.WORKLOADS, sets.SETS, removal.DELETE, removal.NAMESPACES, access.AUTH, access.NODES,
-    streams.STREAMS, autoscaling.AUTOSCALING, custom.CUSTOM, services.SERVICES,
+    streams.STREAMS, autoscaling.AUTOSCALING, custom.CUSTOM, services.SERVICES, webhooks.WEBHOOKS,
 )  # fmt: skip
 VERSIONS = kubectl_runner.chosen()
 
