@@ -28,7 +28,7 @@ from coterie.kube.apiserver.state.entry import VersionView
 from coterie.kube.apiserver.webhooks import review
 from coterie.kube.apiserver.webhooks.conversion import CrdConversion
 from coterie.kube.apiserver.webhooks.matching import Webhook, matches_objects
-from coterie.kube.apiserver.webhooks.review import AdmissionDenied, BadAnswer, ReviewedKind, Verdict
+from coterie.kube.apiserver.webhooks.review import AdmissionDenied, BadAnswer, ReviewedKind, AdmissionVerdict
 
 if TYPE_CHECKING:
     from coterie.kube.api.cel import errors as cel_errors
@@ -179,7 +179,7 @@ class AdmissionReviewer:
 
     # -- one webhook --------------------------------------------------------------------------------------------
 
-    async def _ask(self, selected: SelectedWebhook, obj: Object | None, old: Object | None) -> Verdict | None:
+    async def _ask(self, selected: SelectedWebhook, obj: Object | None, old: Object | None) -> AdmissionVerdict | None:
         """Its verdict, which allows the request. None when it is not asked, or its failure is to be ignored."""
         webhook, metrics = selected.webhook, self._services.metrics
         labels = (webhook.name, webhook.kind, self._operation)
@@ -246,7 +246,9 @@ class AdmissionReviewer:
             options=self._options,
         )
 
-    async def _call_webhook(self, webhook: Webhook, request: Object, obj: Object | None, old: Object | None) -> Verdict:
+    async def _call_webhook(
+        self, webhook: Webhook, request: Object, obj: Object | None, old: Object | None
+    ) -> AdmissionVerdict:
         version, client = webhook.review_version, webhook.spec.get("clientConfig") or {}
         body = {
             "kind": "AdmissionReview",
@@ -268,7 +270,7 @@ class AdmissionReviewer:
         except BadAnswer as problem:
             raise CallFailed(f"received invalid webhook response: {problem}") from problem
 
-    def _noted(self, webhook: Webhook, verdict: Verdict) -> None:
+    def _noted(self, webhook: Webhook, verdict: AdmissionVerdict) -> None:
         call = self._call
         call.warnings += [text for text in verdict.warnings if text not in call.warnings]
         for key, text in verdict.annotations.items():
