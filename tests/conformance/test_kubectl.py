@@ -21,6 +21,7 @@ from kubectl_chapters import (
     create,
     custom,
     discovery,
+    policies,
     reading,
     removal,
     services,
@@ -36,7 +37,7 @@ from server_process import ApiFailed, ServerProcess
 CHAPTERS = (
     discovery.DISCOVERY, discovery.KUSCIA, create.CREATE, create.REFUSALS, reading.GET, reading.DESCRIBE, reading.WAIT,
     changing.APPLY, changing.CHANGE, workloads.WORKLOADS, sets.SETS, removal.DELETE, removal.NAMESPACES, access.AUTH, access.NODES,
-    streams.STREAMS, autoscaling.AUTOSCALING, custom.CUSTOM, services.SERVICES, webhooks.WEBHOOKS,
+    streams.STREAMS, autoscaling.AUTOSCALING, custom.CUSTOM, policies.POLICIES, services.SERVICES, webhooks.WEBHOOKS,
 )  # fmt: skip
 VERSIONS = kubectl_runner.chosen()
 

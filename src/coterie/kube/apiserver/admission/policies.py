@@ -46,7 +46,7 @@ class PolicyAdmission:
         self._bindings = {kind: state.collection(_KEY + plural) for kind, plural in _BINDINGS.items()}
         self._policies = {kind: state.collection(_KEY + kind) for kind in _BINDINGS}
         self._bound: dict[str, Sequence[policy_evaluation.BoundPolicy]] = {}
-        self._compiled: dict[tuple[str, str], tuple[str, int, cel_policies.CompiledPolicy]] = {}
+        self._compiled: dict[tuple[str, str], tuple[str, int, cel_policies.CompiledAdmissionPolicy]] = {}
         for kind, plural in _BINDINGS.items():
             state.observe(_KEY + kind, self._forget(kind))
             state.observe(_KEY + plural, self._forget(kind))

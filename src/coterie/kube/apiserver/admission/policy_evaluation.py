@@ -19,7 +19,7 @@ from coterie.kube.api.admission_match import MatchedRequest, is_exempt, matching
 from coterie.kube.api.cel.errors import CelError
 from coterie.kube.api.cel.lib_authorization import AccessDecision, AccessQuery, AuthorizerValue, ResourceCheck
 from coterie.kube.api.cel.lib_time import parse_timestamp
-from coterie.kube.api.cel.policies import CompiledPolicy, EvaluationFailed, PolicyInputs
+from coterie.kube.api.cel.policies import CompiledAdmissionPolicy, EvaluationFailed, PolicyInputs
 from coterie.kube.api.cel.program import BUDGET
 from coterie.kube.api.resources import Resource
 from coterie.kube.api.selectors import selector_of
@@ -58,7 +58,7 @@ class PolicyBinding(NamedTuple):
 class BoundPolicy:
     name: str
     spec: Object
-    compiled: CompiledPolicy
+    compiled: CompiledAdmissionPolicy
     bindings: Sequence[PolicyBinding]
 
     @property

@@ -265,6 +265,7 @@ class ConvertedStream:
         self._lines: list[bytes] = []
         self._queued = 0
         self._wake = asyncio.Event()
+        self._room = asyncio.Event()
         self._ending = False
         self._first = True
         self._task: asyncio.Task[None] | None = None
@@ -278,6 +279,7 @@ class ConvertedStream:
 
     def closed(self) -> None:
         self._sink = None
+        self._room.set()
         if self._task is not None:
             self._task.cancel()
         self._watcher.closed()
@@ -294,6 +296,9 @@ class ConvertedStream:
         self._wake.set()
 
     async def drain(self) -> None:
+        while self._queued > _BATCH_BYTES and self._sink is not None:
+            self._room.clear()
+            await self._room.wait()
         if self._sink is not None:
             await self._sink.drain()
 
@@ -318,6 +323,7 @@ class ConvertedStream:
                 text = b'{"type":"ERROR","object":%b}\n' % orjson.dumps(error.status())
                 self._ending = True
             self._queued = sum(map(len, self._lines))
+            self._room.set()
             if self._sink is None:
                 return
             if text:

@@ -28,7 +28,7 @@ from coterie.kube.apiserver.state.entry import VersionView
 from coterie.kube.apiserver.webhooks import review
 from coterie.kube.apiserver.webhooks.conversion import CrdConversion
 from coterie.kube.apiserver.webhooks.matching import Webhook, matches_objects
-from coterie.kube.apiserver.webhooks.review import AdmissionDenied, BadAnswer, ReviewedKind, AdmissionVerdict
+from coterie.kube.apiserver.webhooks.review import AdmissionDenied, AdmissionVerdict, BadAnswer, ReviewedKind
 
 if TYPE_CHECKING:
     from coterie.kube.api.cel import errors as cel_errors
