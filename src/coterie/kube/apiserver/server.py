@@ -282,12 +282,18 @@ class ApiServer:
             self._schemas["v1/DeleteOptions"],
             self.clock,
             webhooks,
-            admit=policies.validate_deletion,
+            admit=policies.validate_request,
         )
-        subs = Subresources(writer, self._schemas, self.clock, webhooks)
+        subs = Subresources(writer, self._schemas, self.clock, webhooks, admit=policies.validate_request)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
         evictions = EvictionVerb(
-            self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock, webhooks
+            self.state,
+            deleter,
+            budgets,
+            self._schemas["policy/v1/Eviction"],
+            self.clock,
+            webhooks,
+            admit=policies.validate_request,
         )
         ownership = self.authorizer.ownership
         proxy = NodeProxy(
@@ -685,8 +691,7 @@ class ApiServer:
         if signer is None:
             raise errors.ServiceUnavailable("this server was started without a key to sign service-account tokens")
         body = self._read(call.request, "TokenRequest", "authentication.k8s.io/v1/TokenRequest")
-        if self._webhooks.active:
-            body = await self._subresources.reviewed(call, body, ("authentication.k8s.io", "v1", "TokenRequest"))
+        body = await self._subresources.reviewed(call, body, ("authentication.k8s.io", "v1", "TokenRequest"))
         account = call.entry().load()
         check_token_request(self.authorizer, call.user, call.namespace, call.name, body)
         return _json(request_token(body, account, signer, self._lookups, self.clock.now()), 201)

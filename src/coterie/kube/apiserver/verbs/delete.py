@@ -7,7 +7,6 @@ An object goes at once only when nobody holds it. Otherwise `deletionTimestamp` 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from coterie.kube.api import errors
 from coterie.kube.api.labels import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from coterie.kube.api.schema.node import Schema
 from coterie.kube.apiserver import bodies, content_negotiation, options, presentation
-from coterie.kube.apiserver.admission.chain import AdmissionRequest
+from coterie.kube.apiserver.admission.chain import AdmissionRequest, LazyStep, admit_all
 from coterie.kube.apiserver.admission.steps import PROTECTED_NAMESPACES
 from coterie.kube.apiserver.call import STALE, ResourceRequest
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode
@@ -65,7 +64,7 @@ class DeleteVerbs:
         clock: Clock,
         webhooks: WebhookRegistry,
         *,
-        admit: Callable[[Callable[[], AdmissionRequest]], None] = lambda attempt: None,
+        admit: LazyStep = admit_all,
     ) -> None:
         self._admit = admit
         """Who may refuse a deletion that a client asks for."""

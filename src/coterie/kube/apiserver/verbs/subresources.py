@@ -13,6 +13,7 @@ from coterie.http.messages import Response
 from coterie.kube.api import errors, names, patch
 from coterie.kube.api.schema.builtin import BuiltinSchemas
 from coterie.kube.apiserver import bodies, options
+from coterie.kube.apiserver.admission.chain import AdmissionRequest, LazyStep, admit_all
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.verbs.write import WriteVerbs
 from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
@@ -24,10 +25,20 @@ else:
 
 ConnectVerb = Callable[[ResourceRequest], Awaitable[Response]]
 Object = dict[str, Any]
+_BINDING = ("", "v1", "Binding")
 
 
 class Subresources:
-    def __init__(self, writer: WriteVerbs, schemas: BuiltinSchemas, clock: Clock, webhooks: WebhookRegistry) -> None:
+    def __init__(
+        self,
+        writer: WriteVerbs,
+        schemas: BuiltinSchemas,
+        clock: Clock,
+        webhooks: WebhookRegistry,
+        *,
+        admit: LazyStep = admit_all,
+    ) -> None:
+        self._admit = admit
         self._writer = writer
         self._schemas = schemas
         self._clock = clock
@@ -41,13 +52,17 @@ class Subresources:
     # -- admission ----------------------------------------------------------------------------------------------
 
     async def reviewed(self, call: ResourceRequest, body: Object, kind: tuple[str, str, str]) -> Object:
-        """What was sent, as webhooks left it."""
-        return await review_body(self._webhooks, call, body, kind)
+        """What was sent, as webhooks left it; policies may refuse it."""
+        if self._webhooks.active:
+            body = await review_body(self._webhooks, call, body, kind)
+        self._admit(lambda: body_attempt(call, body, kind))
+        return body
 
     def connected(self, verb: ConnectVerb) -> ConnectVerb:
-        """The verb of a connection to a pod, after the webhooks that it concerns."""
+        """The verb of a connection to a pod, after the policies and webhooks that it concerns."""
 
         def connect(call: ResourceRequest) -> Awaitable[Response]:
+            self._admit(lambda: _connect_attempt(call))
             return self._connect(call, verb) if self._webhooks.active else verb(call)
 
         return connect
@@ -103,7 +118,8 @@ class Subresources:
         """POST pods/x/binding: the scheduler's decision, taken once."""
         body = self._read(call, "Binding", "v1/Binding")
         if self._webhooks.active:
-            body = await self.reviewed(call, body, ("", "v1", "Binding"))
+            body = await review_body(self._webhooks, call, body, _BINDING)
+        self._admit(lambda: body_attempt(call, body, _BINDING))
         target, given = body.get("target") or {}, body.get("metadata") or {}
         node = target.get("name")
         faults = (
@@ -201,6 +217,27 @@ async def review_body(
     assert mutated is not None
     await reviewer.validate(mutated, None)
     return mutated
+
+
+def body_attempt(call: ResourceRequest, body: Object, kind: tuple[str, str, str]) -> AdmissionRequest:
+    """A body that creates something else than the resource, as an attempt for admission."""
+    group, version, name = kind
+    shown = {**body, "kind": name, "apiVersion": f"{group}/{version}" if group else version}
+    return _attempt("create", call, shown)
+
+
+def _connect_attempt(call: ResourceRequest) -> AdmissionRequest:
+    subresource = call.resource.subresource(call.target.subresource)
+    assert subresource is not None
+    return _attempt("connect", call, _connect_options(call, subresource.kind))
+
+
+def _attempt(verb: str, call: ResourceRequest, shown: Object) -> AdmissionRequest:
+    dry_run = options.dry_run(call.request.params.get("dryRun")) if call.request.query else False
+    return AdmissionRequest(
+        verb, call.resource, call.namespace, call.name, shown, None, call.user, dry_run, call.target.subresource,
+        warnings=call.warnings, request=call.request,
+    )  # fmt: skip
 
 
 def _connect_options(call: ResourceRequest, kind: str) -> Object:
