@@ -331,7 +331,7 @@ class ApiServer:
             "delete": deleter.delete,
             "deletecollection": deleter.delete_collection,
         }
-        connecting = subs.connected(proxy.stream)
+        connecting, self._proxying = subs.connected(proxy.stream), subs.connected(self._http_proxy.proxy)
         self._sub_verbs: dict[tuple[str, str], Verb] = {
             ("status", "get"): reader.get,
             ("status", "update"): writer.update,
@@ -574,7 +574,7 @@ class ApiServer:
             if sub is None:
                 raise _no_resource()
             if target.subresource == "proxy":
-                return self._http_proxy.proxy(call)
+                return self._proxying(call)
             verb = self._sub_verbs.get((target.subresource, target.verb)) if target.verb in sub.verbs else None
         else:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
