@@ -29,6 +29,7 @@ from kubectl_chapters import (
     services,
     sets,
     streams,
+    webhooks,
     workloads,
 )
 from kubectl_runner import Kubectl, minor
@@ -39,7 +40,7 @@ CHAPTERS = (
     discovery.DISCOVERY, discovery.KUSCIA, create.CREATE, create.REFUSALS, reading.GET, reading.DESCRIBE, reading.WAIT,
     changing.APPLY, changing.CHANGE, workloads.WORKLOADS, sets.SETS, removal.DELETE, removal.NAMESPACES, access.AUTH, access.NODES,
     streams.STREAMS, autoscaling.AUTOSCALING, custom.CUSTOM, policies.POLICIES, services.SERVICES, kinds.KINDS,
-    certificates.CERTIFICATES,
+    certificates.CERTIFICATES, webhooks.WEBHOOKS,
 )  # fmt: skip
 VERSIONS = kubectl_runner.chosen()
 

@@ -100,8 +100,10 @@ from coterie.kube.store.protocol import Store, StoreError
 if TYPE_CHECKING:
     from coterie.kube.apiserver import component_status, outgoing, policy_audit
     from coterie.kube.apiserver.audit_policy import AuditPolicy
+    from coterie.kube.apiserver.webhooks import conversion
 else:
     component_status = lazy_import("coterie.kube.apiserver.component_status")
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
     outgoing = lazy_import("coterie.kube.apiserver.outgoing")
     policy_audit = lazy_import("coterie.kube.apiserver.policy_audit")
 
@@ -169,7 +171,7 @@ class ApiServer:
         self._catalogue_event = asyncio.Event()
         self._schemas = schemas = builtin_schemas.load()
         self._definitions = CrdRegistry(
-            self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed
+            self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed, lambda: self.outgoing
         )
         for resource in BUILTIN:
             if not resource.virtual:
@@ -346,7 +348,7 @@ class ApiServer:
             "delete": deleter.delete,
             "deletecollection": deleter.delete_collection,
         }
-        connecting = subs.connected(proxy.stream)
+        connecting, self._proxying = subs.connected(proxy.stream), subs.connected(self._http_proxy.proxy)
         self._sub_verbs: dict[tuple[str, str], Verb] = {
             ("status", "get"): reader.get,
             ("status", "update"): writer.update,
@@ -618,13 +620,16 @@ class ApiServer:
             if sub is None:
                 raise _no_resource()
             if target.subresource == "proxy":
-                return self._http_proxy.proxy(call)
+                return self._proxying(call)
             verb = self._sub_verbs.get((target.subresource, target.verb)) if target.verb in sub.verbs else None
         else:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
         if verb is None:
             raise _not_allowed()
-        answer = verb(call)
+        if view.conversion is not None and target.verb in ("get", "list") and call.converts:
+            answer: Response | Awaitable[Response] = conversion.read(call, verb)
+        else:
+            answer = verb(call)
         if not view.warning:
             return answer
         header = warning_header(view.warning)
