@@ -24,7 +24,7 @@ from coterie.kube.agent.images import archive
 from coterie.kube.agent.images import pull as pulling
 from coterie.kube.agent.images.model import ImageError, StoredImage, split
 from coterie.kube.agent.images.registry import RegistryEndpoint
-from coterie.kube.agent.images.sources import ConfiguredRegistry, Credentials, PullSettings, docker_credentials
+from coterie.kube.agent.images.sources import ConfiguredRegistry, PullSettings, RegistryCredentials, docker_credentials
 from coterie.kube.agent.images.store import ImageStore
 
 HELP = """
@@ -223,7 +223,7 @@ def _pull(args: argparse.Namespace, app: App, store: ImageStore) -> None:
         wanted = pulling.parse(word)
         known = _docker_credentials(app) if not args.username else []
         if args.username and wanted.registry:
-            known = [Credentials(wanted.registry, args.username, SecretValue(password))]
+            known = [RegistryCredentials(wanted.registry, args.username, SecretValue(password))]
         own = [
             ConfiguredRegistry("", replace(RegistryEndpoint.of(wanted.registry), ca_file=args.ca_file), mirrors)
         ] if wanted.registry else []  # fmt: skip
@@ -232,7 +232,7 @@ def _pull(args: argparse.Namespace, app: App, store: ImageStore) -> None:
         app.say(f"pulled {image.name} ({human_size(image.size)}) {image.manifest}")
 
 
-def _docker_credentials(app: App) -> list[Credentials]:
+def _docker_credentials(app: App) -> list[RegistryCredentials]:
     folder = Path(app.environ.get("DOCKER_CONFIG") or app.home / ".docker")
     try:
         return docker_credentials((folder / "config.json").read_bytes())

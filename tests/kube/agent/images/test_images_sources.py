@@ -19,8 +19,8 @@ from coterie.kube.agent.images.puller import ImagePuller
 from coterie.kube.agent.images.registry import RegistryEndpoint
 from coterie.kube.agent.images.sources import (
     ConfiguredRegistry,
-    Credentials,
     PullSettings,
+    RegistryCredentials,
     docker_credentials,
     secret_credentials,
 )
@@ -34,7 +34,9 @@ OWN = ConfiguredRegistry(
 SETTINGS = PullSettings(remote=True, default=OWN, registries=(OWN,), proxy="proxy.example:3128")
 
 
-def asked(name: str, *credentials: Credentials, settings: PullSettings = SETTINGS) -> list[tuple[str, str, str]]:
+def asked(
+    name: str, *credentials: RegistryCredentials, settings: PullSettings = SETTINGS
+) -> list[tuple[str, str, str]]:
     wanted = parse(name)
     return [(e.host + e.path_of(wanted.repository), e.username, e.proxy) for e in settings.sources(wanted, credentials)]
 
@@ -50,9 +52,9 @@ def test_mirrors_then_the_registry_with_the_nodes_credentials() -> None:
 
 
 def test_a_pods_credentials_go_to_their_own_place_only() -> None:
-    wide = Credentials("registry.example", "wide", SecretValue("1"))
-    narrow = Credentials("registry.example/team/app", "narrow", SecretValue("2"))
-    lookalike = Credentials("registry.example/team/ap", "wrong", SecretValue("3"))
+    wide = RegistryCredentials("registry.example", "wide", SecretValue("1"))
+    narrow = RegistryCredentials("registry.example/team/app", "narrow", SecretValue("2"))
+    lookalike = RegistryCredentials("registry.example/team/ap", "wrong", SecretValue("3"))
     assert asked("app", wide, narrow, lookalike)[-1][1] == "narrow"
     assert asked("registry.example/team/other", wide, narrow)[-1][1] == "wide"
     assert asked("registry.example.evil/team/app", wide, narrow) == [

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from coterie.kube.agent.images import pull as pulling
 from coterie.kube.agent.images.model import ImageError, StoredImage
-from coterie.kube.agent.images.sources import Credentials, PullSettings
+from coterie.kube.agent.images.sources import PullSettings, RegistryCredentials
 from coterie.kube.agent.images.store import ImageStore
 
 ALWAYS, NEVER = "Always", "Never"
@@ -27,7 +27,7 @@ class ImagePuller:
     def __init__(self, store: ImageStore, settings: PullSettings) -> None:
         self._store = store
         self._settings = settings
-        self._running: dict[tuple[str, tuple[Credentials, ...]], asyncio.Task[PullOutcome]] = {}
+        self._running: dict[tuple[str, tuple[RegistryCredentials, ...]], asyncio.Task[PullOutcome]] = {}
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     def needed(self, image: str, policy: str) -> bool:
@@ -43,7 +43,7 @@ class ImagePuller:
         # By digest an image is always the same one.
         return found is None or (policy == ALWAYS and "@" not in image and bool(found.manifest))
 
-    async def pull(self, image: str, credentials: Sequence[Credentials]) -> PullOutcome:
+    async def pull(self, image: str, credentials: Sequence[RegistryCredentials]) -> PullOutcome:
         """Raises ImageError. Who asks for what is being pulled with the same credentials waits for that."""
         key = (image, tuple(credentials))
         running = self._running.get(key)
@@ -53,7 +53,7 @@ class ImagePuller:
             running.add_done_callback(lambda _: self._running.pop(key, None))
         return await asyncio.shield(running)
 
-    async def _pull(self, image: str, credentials: Sequence[Credentials]) -> PullOutcome:
+    async def _pull(self, image: str, credentials: Sequence[RegistryCredentials]) -> PullOutcome:
         wanted = pulling.parse(image)
         sources = self._settings.sources(wanted, credentials)
         async with self._turn:

@@ -27,7 +27,7 @@ class ConfiguredRegistry:
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class RegistryCredentials:
     """Of one registry, or of one part of it (`registry.example/team`)."""
 
     place: str
@@ -46,7 +46,9 @@ class PullSettings:
     proxy: str = ""
     registries: tuple[ConfiguredRegistry, ...] = field(default=())
 
-    def sources(self, wanted: ImageReference, credentials: Sequence[Credentials] = ()) -> list[RegistryEndpoint]:
+    def sources(
+        self, wanted: ImageReference, credentials: Sequence[RegistryCredentials] = ()
+    ) -> list[RegistryEndpoint]:
         """In the order in which they are asked. Raises ImageError when there is none."""
         if wanted.registry:
             known = [each for each in self.registries if each.endpoint.host == wanted.registry]
@@ -67,13 +69,13 @@ class PullSettings:
         return [replace(each, proxy=self.proxy) for each in (*mirrors, own)]
 
 
-def best_credentials(credentials: Iterable[Credentials], path: str) -> Credentials | None:
+def best_credentials(credentials: Iterable[RegistryCredentials], path: str) -> RegistryCredentials | None:
     """Those for the longest part of `registry.example/team/app`."""
     fitting = [each for each in credentials if f"{path}/".startswith(f"{each.place}/")]
     return max(fitting, key=lambda each: len(each.place), default=None)
 
 
-def docker_credentials(text: str | bytes) -> list[Credentials]:
+def docker_credentials(text: str | bytes) -> list[RegistryCredentials]:
     """What a `.dockerconfigjson` or `~/.docker/config.json` knows; entries that cannot be read are left out."""
     try:
         document = json.loads(text)
@@ -85,7 +87,9 @@ def docker_credentials(text: str | bytes) -> list[Credentials]:
         user, password = _user(entry) if isinstance(entry, dict) else ("", "")
         if user:
             plain = place.removeprefix("https://").removeprefix("http://").strip("/")
-            found.append(Credentials(plain.removesuffix("/v1").removesuffix("/v2"), user, SecretValue(password)))
+            found.append(
+                RegistryCredentials(plain.removesuffix("/v1").removesuffix("/v2"), user, SecretValue(password))
+            )
     return found
 
 
@@ -99,9 +103,9 @@ def _user(entry: Mapping[str, Any]) -> tuple[str, str]:
     return user, password
 
 
-def secret_credentials(secrets: Iterable[Mapping[str, Any]]) -> list[Credentials]:
+def secret_credentials(secrets: Iterable[Mapping[str, Any]]) -> list[RegistryCredentials]:
     """Of a pod's imagePullSecrets."""
-    found: list[Credentials] = []
+    found: list[RegistryCredentials] = []
     for secret in secrets:
         data = secret.get("data") or {}
         for key in (".dockerconfigjson", ".dockercfg"):
