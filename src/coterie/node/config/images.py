@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coterie.base.secret import SecretValue
-from coterie.kube.agent.images.endpoint import RegistryEndpoint
 from coterie.kube.agent.images.model import ImageError
+from coterie.kube.agent.images.references import RegistryEndpoint
 from coterie.kube.agent.images.sources import ConfiguredRegistry, PullSettings
 from coterie.node.config.reading import Block
 

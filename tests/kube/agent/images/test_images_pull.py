@@ -20,8 +20,8 @@ from registry_kit import Content, Registry, push, send
 from coterie.base.secret import STARS
 from coterie.kube.agent.images import pull as pulling
 from coterie.kube.agent.images import registry as registries
-from coterie.kube.agent.images.endpoint import RegistryEndpoint
 from coterie.kube.agent.images.model import ImageError, StoredImage
+from coterie.kube.agent.images.references import RegistryEndpoint
 from coterie.kube.agent.images.registry import RegistryUnavailable
 from coterie.kube.agent.images.store import ImageStore
 

@@ -13,10 +13,10 @@ from image_kit import entry, tar
 from registry_kit import Content, Registry
 
 from coterie.base.secret import SecretValue
-from coterie.kube.agent.images.endpoint import RegistryEndpoint
 from coterie.kube.agent.images.model import ImageError
 from coterie.kube.agent.images.pull import parse
 from coterie.kube.agent.images.puller import ImagePuller
+from coterie.kube.agent.images.references import RegistryEndpoint
 from coterie.kube.agent.images.sources import (
     ConfiguredRegistry,
     PullSettings,

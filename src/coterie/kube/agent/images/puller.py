@@ -16,8 +16,7 @@ from coterie.kube.agent.images.store import ImageStore
 if TYPE_CHECKING:
     from coterie.kube.agent.images import pull as pulling
 else:
-    # Most nodes never pull; those that do need it once.
-    pulling = lazy_import("coterie.kube.agent.images.pull")
+    pulling = lazy_import("coterie.kube.agent.images.pull")  # with an HTTP client and archives; most nodes pull nothing
 
 ALWAYS, NEVER = "Always", "Never"
 _AT_ONCE = 3

@@ -20,8 +20,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.kube.agent.images.endpoint import RegistryEndpoint
 from coterie.kube.agent.images.model import ImageError
+from coterie.kube.agent.images.references import RegistryEndpoint
 
 MANIFEST_TYPES = (
     "application/vnd.oci.image.manifest.v1+json",

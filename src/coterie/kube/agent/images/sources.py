@@ -7,14 +7,11 @@ import binascii
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.base.secret import SecretValue
-from coterie.kube.agent.images.endpoint import RegistryEndpoint
 from coterie.kube.agent.images.model import ImageError
-
-if TYPE_CHECKING:
-    from coterie.kube.agent.images.pull import ImageReference
+from coterie.kube.agent.images.references import ImageReference, RegistryEndpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A registry's address and who asks there. Apart from what speaks with registries: settings name them on every node."""
+"""Names of images and addresses of registries, apart from what speaks with them: settings need no more than this."""
 
 from __future__ import annotations
 
@@ -8,6 +8,23 @@ from dataclasses import dataclass, field
 
 from coterie.base.secret import SecretValue
 from coterie.kube.agent.images.model import ImageError
+
+
+@dataclass(frozen=True, slots=True)
+class ImageReference:
+    """An image name, taken apart for a registry."""
+
+    registry: str
+    """Empty: the name has none."""
+    repository: str
+    reference: str
+    """Tag or digest."""
+    name: str
+    """Under which the image is stored."""
+
+    @property
+    def digest(self) -> str:
+        return self.reference if ":" in self.reference else ""
 
 
 @dataclass(frozen=True, slots=True)
