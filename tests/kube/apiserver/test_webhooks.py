@@ -303,6 +303,14 @@ async def test_connections_are_reviewed(api: Api, hooks: WebhookServer) -> None:
     }
 
 
+async def test_proxied_requests_are_reviewed(api: Api, hooks: WebhookServer) -> None:
+    await register(api, hooks.on("/no", denying()), rule("services/proxy", operations=("CONNECT",)))
+    await api.refused(400, "GET", "/api/v1/namespaces/default/services/https:web:443/proxy/a/b")
+    (request,) = hooks.requests("/no")
+    assert request["name"] == "https:web:443" and request["resource"]["resource"] == "services"
+    assert request["object"] == {"kind": "ServiceProxyOptions", "apiVersion": "v1", "path": "/a/b"}
+
+
 # -- what a verdict does ------------------------------------------------------------------------------------------
 
 
