@@ -511,7 +511,7 @@ class ApiServer:
             self.metrics.request(request.method.lower(), "", "", "", answer.status, seconds)
             return
         self.metrics.request(target.verb, *self._counted_as(target), answer.status, seconds)
-        if request.user is not None and self.audit.wants(target.verb):
+        if request.user is not None and self.audit.wants(target.verb, target.subresource):
             self.audit.record(
                 AuditEvent(
                     time=self.clock.now(),
