@@ -52,7 +52,7 @@ def oci(layers: list[bytes], name: str = "team/app:1", *, forge: bool = False, *
     """An OCI layout; `forge` changes a layer but not its digest."""
     blobs: dict[str, bytes] = {}
     about = config(layers, **settings)
-    packed = [gzip.compress(layer, 1) for layer in layers]
+    packed = [gzip.compress(layer, 1, mtime=0) for layer in layers]
     manifest = json.dumps(
         {
             "schemaVersion": 2,

@@ -29,7 +29,7 @@ class Content:
     def add(self, layers: list[bytes], *tags: str, sizes: dict[int, int] | None = None, **settings: Any) -> str:
         """An image of these unpacked layers; `sizes` are lies about them. The manifest's digest."""
         about = config(layers, **settings)
-        packed = [gzip.compress(layer, 1) for layer in layers]
+        packed = [gzip.compress(layer, 1, mtime=0) for layer in layers]
         for blob in (about, *packed):
             self.blobs[sha(blob)] = blob
         parts = [

@@ -112,8 +112,8 @@ def test_progress_is_told_and_ends_at_the_size(store: ImageStore, registry: Regi
     wanted = pulling.parse(f"{registry.host}/team/app:1")
     endpoint = RegistryEndpoint.of(registry.host)
     pulling.pull(store, wanted, [endpoint], progress=lambda *step: seen.append(step))
-    size = len(gzip.compress(BIG, 1))
-    assert seen[-1] == (sha(gzip.compress(BIG, 1)), size, size) and [s[1] for s in seen] == sorted(s[1] for s in seen)
+    size = len(gzip.compress(BIG, 1, mtime=0))
+    assert seen[-1] == (sha(gzip.compress(BIG, 1, mtime=0)), size, size) and [s[1] for s in seen] == sorted(s[1] for s in seen)
 
 
 def test_tokens_are_asked_for_with_the_password_and_only_there(store: ImageStore, registry: Registry) -> None:
@@ -140,7 +140,7 @@ def test_a_mirror_is_asked_first_and_its_lack_is_no_failure(store: ImageStore, r
 
 def test_what_was_fetched_is_continued(store: ImageStore, registry: Registry) -> None:
     registry.content.add([BIG], "1")
-    packed = gzip.compress(BIG, 1)
+    packed = gzip.compress(BIG, 1, mtime=0)
     half = len(packed) // 2
     cut: list[str] = []
 
@@ -166,7 +166,7 @@ def test_what_was_fetched_is_continued(store: ImageStore, registry: Registry) ->
 
 def test_what_a_broken_download_left_is_not_trusted(store: ImageStore, registry: Registry) -> None:
     registry.content.add([BASE], "1")
-    left = store.directory / "downloads" / sha(gzip.compress(BASE, 1)).removeprefix("sha256:")
+    left = store.directory / "downloads" / sha(gzip.compress(BASE, 1, mtime=0)).removeprefix("sha256:")
     left.parent.mkdir(parents=True)
     left.write_bytes(b"forged")
     with pytest.raises(ImageError, match="is not what its digest says"):
@@ -229,7 +229,7 @@ def test_lies_are_refused_and_leave_nothing(store: ImageStore, registry: Registr
             case "other manifest" if manifest:
                 send(request, 200, registry.content.manifests["1"] + b" ")
             case "other layer" if layer:
-                send(request, 200, bytes(len(gzip.compress(BASE, 1))))
+                send(request, 200, bytes(len(gzip.compress(BASE, 1, mtime=0))))
             case "other config" if blob and not layer:
                 send(request, 200, b"{}")
             case "endless layer" if layer:

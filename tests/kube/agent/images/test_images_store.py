@@ -8,6 +8,7 @@ import os
 import stat
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from image_kit import config, docker, entry, folder, link, oci, sha, tar
@@ -16,7 +17,7 @@ from coterie.kube.agent.images import archive
 from coterie.kube.agent.images.flatten import flatten
 from coterie.kube.agent.images.model import ImageError
 from coterie.kube.agent.images.store import HOST_IMAGE, PYTHON_IMAGE, ImageStore
-from coterie.kube.agent.images.unpack import is_opaque, is_whiteout, unpack
+from coterie.kube.agent.images.unpack import LayerMember, is_opaque, is_whiteout, unpack
 
 BASE = tar([folder("etc"), entry("etc/passwd", b"old"), entry("etc/gone", b"x"), folder("var"), entry("var/a", b"a")])
 TOP = tar(
@@ -133,6 +134,67 @@ def test_a_bomb_is_stopped(tmp_path):
     data = io.BytesIO(tar([entry("zeros", b"\0" * 5000)]))
     with tarfile.open(fileobj=data) as inner, pytest.raises(ImageError, match="larger"):
         unpack(inner, tmp_path, most_bytes=4000)
+
+
+def raw_member(type: bytes, size: int, data: bytes = b"") -> bytes:
+    """One member, also with a size that is not that of its data."""
+    info = tarfile.TarInfo("x")
+    info.type, info.size = type, size
+    return info.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
+
+
+def with_header(**headers: str) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("x")
+        info.pax_headers = headers
+        archive.addfile(info)
+    return file.getvalue()
+
+
+END = bytes(1024)
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (raw_member(tarfile.XHDTYPE, 1 << 20, bytes(1 << 20)) + END, "too large"),
+        (raw_member(tarfile.XGLTYPE, 1 << 33) + END, "too large"),
+        (raw_member(tarfile.GNUTYPE_LONGNAME, 1 << 20, b"a" * (1 << 20)) + END, "too large"),
+        (raw_member(tarfile.XGLTYPE, 9, b"9 a=bcde\n") * 2000 + END, "cannot be"),
+        (raw_member(tarfile.GNUTYPE_SPARSE, 0) + END, "holes"),
+        (with_header(size="-1"), "impossible size"),
+        (with_header(uid="-5") if os.geteuid() == 0 else with_header(mtime="inf"), "cannot be"),
+        (with_header(mtime="1e300"), "cannot be"),
+        (with_header(path="d/" * 600), "too long"),
+        (with_header(path="d" * 5000), "too long"),
+        (tar([entry("f", b"")]) + bytes(17 << 20), "goes on after its end"),
+    ],
+    ids=["pax", "shared-pax", "long-name", "chain", "sparse", "negative", "owner", "time", "deep", "long", "padding"],
+)
+def test_layers_that_take_memory_or_time_are_refused(store, layer, words):
+    """tarfile reads extended headers whole: eight megabytes, packed, took the node eight gigabytes of memory."""
+    with pytest.raises(ImageError, match=words):
+        load(store, oci([layer]))
+    assert list(store.layers.iterdir()) == []
+
+
+def test_members_are_not_kept(tmp_path):
+    data = io.BytesIO(tar([entry(f"f{n}", b"") for n in range(100)]))
+    with tarfile.open(fileobj=data, mode="r|", tarinfo=LayerMember) as inner:
+        unpack(inner, tmp_path)
+        assert len(inner.members) <= 1
+    assert len(list(tmp_path.iterdir())) == 100
+
+
+def test_a_layer_that_is_larger_than_the_disk_is_stopped(tmp_path, monkeypatch):
+    """What is packed is small; how much it becomes is known only now."""
+    small = os.statvfs(tmp_path)
+    full = SimpleNamespace(f_bavail=(64 << 20) // small.f_frsize, f_frsize=small.f_frsize, f_files=9, f_favail=9)
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    data = io.BytesIO(tar([entry("zeros", b"\0" * 100_000)]))
+    with tarfile.open(fileobj=data) as inner, pytest.raises(ImageError, match="larger"):
+        unpack(inner, tmp_path)
 
 
 @pytest.mark.parametrize(

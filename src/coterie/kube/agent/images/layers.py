@@ -19,10 +19,11 @@ from typing import IO, Any
 from coterie.base.files import private_directory
 from coterie.kube.agent.images.model import ROOTFS, ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
-from coterie.kube.agent.images.unpack import unpack
+from coterie.kube.agent.images.unpack import LayerMember, unpack
 
 _CHUNK = 1 << 20
 _MOST_LAYERS = 512
+_MOST_PADDING = 16 << 20
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _OPENERS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
     (b"\x1f\x8b", gzip.open),
@@ -99,8 +100,11 @@ def install_layer(store: ImageStore, digest: str, packed: Callable[[], IO[bytes]
         (aside / "fs").mkdir(mode=0o755)
         with packed() as source:
             stream = _Hashing(_uncompressed(source))
-            with tarfile.open(fileobj=stream, mode="r|") as inner:
-                size = unpack(inner, aside / "fs")
+            try:
+                with tarfile.open(fileobj=stream, mode="r|", tarinfo=LayerMember) as inner:
+                    size = unpack(inner, aside / "fs")
+            except (OverflowError, RecursionError) as problem:
+                raise ImageError(f"layer {digest[:19]} has a file that cannot be: {problem}") from problem
             stream.drain()
         if stream.digest != digest:
             raise ImageError(f"layer {digest[:19]} is not what its digest says: the image is damaged or forged")
@@ -132,8 +136,12 @@ class _Hashing(io.RawIOBase):
         return data
 
     def drain(self) -> None:
-        while self.read(_CHUNK):
-            pass
+        """What follows the end of the archive is padding."""
+        left = _MOST_PADDING
+        while data := self.read(_CHUNK):
+            left -= len(data)
+            if left < 0:
+                raise ImageError("the image has a layer that goes on after its end")
 
     @property
     def digest(self) -> str:

@@ -94,7 +94,7 @@ def pull(
             problem = failed
         except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as failed:
             problem = ImageError(f"a layer of {wanted.name} cannot be read: {failed}")
-        except (KeyError, TypeError, ValueError, AttributeError) as failed:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as failed:
             problem = ImageError(f"{source.host} answers with something that is not an image: {failed}")
     raise problem
 

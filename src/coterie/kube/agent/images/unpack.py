@@ -13,32 +13,76 @@ import stat
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from coterie.kube.agent.images.model import ImageError
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 MOST_BYTES = 256 << 30
-MOST_MEMBERS = 5_000_000
+MOST_MEMBERS = 2_000_000
+_MOST_HEADER = 256 << 10
+"""Bytes of a member's extended header, which tarfile reads at once."""
+_MOST_SHARED_HEADERS = 16
+_LONGEST_NAME, _DEEPEST = 3072, 512
+_MOST_DIRECTORY_NAMES = 64 << 20
+"""Characters: they are kept until the layer is unpacked."""
+_SPARE_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _ROOT = os.geteuid() == 0
 _OPAQUE_MARKS = ("trusted.overlay.opaque", "user.overlay.opaque")
 
 
+class LayerMember(tarfile.TarInfo):
+    """For `tarfile.open(tarinfo=...)`: of what tarfile reads into memory by itself, as much as any image needs."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Any:
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise ImageError("the image has files with holes, which are not supported")
+        if self.type in _EXTENDED and not 0 <= self.size <= _MOST_HEADER:
+            raise ImageError("the image has a file with a header that is too large")
+        if self.type == tarfile.XGLTYPE and len(archive.pax_headers) >= _MOST_SHARED_HEADERS:
+            raise ImageError("the image has too many headers")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+    def _proc_gnusparse_10(self, *_: object) -> None:
+        raise ImageError("the image has files with holes, which are not supported")
+
+
+_EXTENDED = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+
+
 def unpack(archive: tarfile.TarFile, target: Path, *, most_bytes: int = MOST_BYTES) -> int:
-    """Unpack into an empty directory; the bytes of all files."""
-    total = 0
+    """Unpack into an empty directory; the bytes of all files. Raises ImageError also when the disk has not that much room."""
+    total = names = 0
+    disk = os.statvfs(target)
+    most_bytes = min(most_bytes, disk.f_bavail * disk.f_frsize - _SPARE_BYTES)
+    # Some file systems have no limit, and say 0.
+    most_members = min(MOST_MEMBERS, disk.f_favail // 2) if disk.f_files else MOST_MEMBERS
     directories: list[tuple[str, tarfile.TarInfo]] = []
     root = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for count, member in enumerate(archive):
+            archive.members.clear()  # of no use here, and without end
             parts = _parts(member.name)
+            if member.size < 0:
+                raise ImageError(f'the image has a file "{member.name}" of an impossible size')
             total += member.size if member.isreg() else 0
-            if total > most_bytes or count > MOST_MEMBERS:
+            if total > most_bytes or count > most_members:
                 raise ImageError("the image is larger than what may be unpacked")
             if parts:
                 _place(archive, member, root, parts)
                 if member.isdir():
+                    names += len(member.name)
+                    if names > _MOST_DIRECTORY_NAMES:
+                        raise ImageError("the image has more directories than what may be unpacked")
+                    member.pax_headers = {}
                     directories.append(("/".join(parts), member))
         # Times and modes of directories last: unpacking into them changes the one and may need the other.
         for _, member in reversed(directories):
@@ -52,6 +96,8 @@ def unpack(archive: tarfile.TarFile, target: Path, *, most_bytes: int = MOST_BYT
 
 def _parts(name: str) -> list[str]:
     parts = [part for part in name.split("/") if part not in ("", ".")]
+    if len(name) > _LONGEST_NAME or len(parts) > _DEEPEST:
+        raise ImageError("the image has a file whose name is too long")
     if ".." in parts or "\0" in name:
         raise ImageError(f'the image has a file "{name}" that leads out of it')
     return parts
