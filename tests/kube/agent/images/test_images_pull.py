@@ -113,7 +113,9 @@ def test_progress_is_told_and_ends_at_the_size(store: ImageStore, registry: Regi
     endpoint = RegistryEndpoint.of(registry.host)
     pulling.pull(store, wanted, [endpoint], progress=lambda *step: seen.append(step))
     size = len(gzip.compress(BIG, 1, mtime=0))
-    assert seen[-1] == (sha(gzip.compress(BIG, 1, mtime=0)), size, size) and [s[1] for s in seen] == sorted(s[1] for s in seen)
+    assert seen[-1] == (sha(gzip.compress(BIG, 1, mtime=0)), size, size) and [s[1] for s in seen] == sorted(
+        s[1] for s in seen
+    )
 
 
 def test_tokens_are_asked_for_with_the_password_and_only_there(store: ImageStore, registry: Registry) -> None:

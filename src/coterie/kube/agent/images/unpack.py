@@ -69,7 +69,7 @@ def unpack(archive: tarfile.TarFile, target: Path, *, most_bytes: int = MOST_BYT
     root = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for count, member in enumerate(archive):
-            archive.members.clear()  # of no use here, and without end
+            archive.members.clear()  # type: ignore[attr-defined]  # of no use here, and without end
             parts = _parts(member.name)
             if member.size < 0:
                 raise ImageError(f'the image has a file "{member.name}" of an impossible size')
