@@ -29,13 +29,14 @@ class UserInfo:
 class Peer:
     """The other end of a connection. One object for all requests of that connection."""
 
-    __slots__ = ("address", "certificate_user", "connected", "encrypted")
+    __slots__ = ("address", "certificate_until", "certificate_user", "connected", "encrypted")
 
     def __init__(
         self,
         address: str = "",
         *,
         certificate_user: UserInfo | None = None,
+        certificate_until: float = float("inf"),
         encrypted: bool = False,
         connected: bool = False,
     ) -> None:
@@ -43,6 +44,8 @@ class Peer:
         self.connected = connected
         """There is a socket between us, so a long body is better sent in pieces than as a whole."""
         self.certificate_user = certificate_user
+        self.certificate_until = certificate_until
+        """Seconds since 1970 until which the certificate is valid: a connection may live longer."""
         self.encrypted = encrypted
 
 
@@ -50,7 +53,9 @@ class Request:
     """`path` is percent-decoded, `query` is raw; header names are lower-case; of equal ones the last wins, but
     lists (accept, sub-protocols) are joined by a comma and impersonation headers by a line feed."""
 
-    __slots__ = ("_params", "body", "headers", "impersonator", "method", "path", "peer", "query", "user")
+    __slots__ = (
+        "_params", "annotations", "audit", "body", "headers", "impersonator", "method", "path", "peer", "query", "user",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -71,6 +76,10 @@ class Request:
         self.user = user
         self.impersonator: UserInfo | None = None
         """Who really asks, when `user` is somebody else."""
+        self.annotations: dict[str, str] | None = None
+        """For the audit log: what was found out while it was answered."""
+        self.audit: object = None
+        """What the audit of the server keeps with the request."""
         self._params: dict[str, list[str]] | None = None
 
     @property
@@ -84,6 +93,11 @@ class Request:
                 params.setdefault(key, []).append(value)
             self._params = params
         return self._params
+
+    def annotate(self, key: str, text: str) -> None:
+        if self.annotations is None:
+            self.annotations = {}
+        self.annotations[key] = text
 
     def param(self, name: str, default: str = "") -> str:
         values = self.params.get(name)

@@ -202,7 +202,10 @@ class HttpServer:
             return Peer(address, connected=True)
         certificate = transport.get_extra_info("peercert")
         user = self._user_of(certificate) if certificate and self._user_of is not None else None
-        return Peer(address, certificate_user=user, encrypted=True, connected=True)
+        if user is None:
+            return Peer(address, encrypted=True, connected=True)
+        until = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+        return Peer(address, certificate_user=user, certificate_until=until, encrypted=True, connected=True)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

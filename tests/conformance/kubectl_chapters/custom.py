@@ -26,7 +26,7 @@ _VERSION = """
             required: [size]
             x-kubernetes-validations:
             - {rule: "self.size <= self.max", message: "size may not be above max"}
-            - {rule: "self.colour != 'red' || self.size > 1", messageExpression: "'red needs more than ' + string(self.size)"}
+            - {rule: "self.colour != 'red' || self.size > 1", messageExpression: "'red needs more than %%d'.format([self.size])"}
             properties:
               size: {type: integer, minimum: 1, description: How large it is.}
               max: {type: integer, default: 10}

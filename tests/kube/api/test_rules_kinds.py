@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from rules_kit import GONE, change_faults, created, faults, put
 
+from coterie.base import pki
+from coterie.base.certificate_requests import make_request
 from coterie.kube.api.resources import BUILTIN
 from coterie.kube.api.rules import RULES
 
 Kind = tuple[str, str]
+CERTS = "certificates.k8s.io"
+REQUEST = base64.b64encode(make_request(pki.new_key(), "ann")).decode()
 RBAC, APPS, NET, CRD = "rbac.authorization.k8s.io", "apps", "networking.k8s.io", "apiextensions.k8s.io"
 AUTHN, AUTHZ = "authentication.k8s.io", "authorization.k8s.io"
 META = {"name": "x", "namespace": "n"}
@@ -25,6 +29,18 @@ def text64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
+HOOKS = "admissionregistration.k8s.io"
+HOOK = {
+    "name": "a.example.com",
+    "admissionReviewVersions": ["v1"],
+    "sideEffects": "None",
+    "clientConfig": {"service": {"name": "s", "namespace": "n", "path": "/check"}},
+    "rules": [
+        {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods", "pods/status"]}
+    ],
+    "matchConditions": [{"name": "named", "expression": "object.metadata.name != 'x'"}],
+}
+VALIDATING = (HOOKS, "ValidatingWebhookConfiguration")
 GOOD: dict[Kind, dict[str, Any]] = {
     ("", "Binding"): {"metadata": META, "target": {"kind": "Node", "name": "n"}},
     ("", "ConfigMap"): {"metadata": META, "data": {"a.b": "c"}, "binaryData": {"d": "AA=="}},
@@ -60,7 +76,10 @@ GOOD: dict[Kind, dict[str, Any]] = {
             ],
         },
     },
-    ("apiregistration.k8s.io", "APIService"): {"metadata": {"name": "v1."}, "spec": {"version": "v1"}},
+    ("apiregistration.k8s.io", "APIService"): {
+        "metadata": {"name": "v1."},
+        "spec": {"version": "v1", "groupPriorityMinimum": 18000, "versionPriority": 1},
+    },
     (APPS, "ControllerRevision"): {"metadata": META, "revision": 1, "data": {}},
     (APPS, "DaemonSet"): {"metadata": META, "spec": WORKLOAD},
     (APPS, "Deployment"): {"metadata": META, "spec": WORKLOAD},
@@ -83,6 +102,7 @@ GOOD: dict[Kind, dict[str, Any]] = {
     (NET, "IngressClass"): {"metadata": {"name": "x"}, "spec": {"controller": "a.io/b"}},
     (NET, "Ingress"): {"metadata": META, "spec": {"rules": [{"host": "*.a.b", "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "s", "port": {"number": 80}}}}]}}]}},
     (NET, "NetworkPolicy"): {"metadata": META, "spec": {"ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}], "ports": [{"port": 80, "endPort": 90}]}]}},
+    (CERTS, "CertificateSigningRequest"): {"metadata": {"name": "x"}, "spec": {"request": REQUEST, "signerName": "example.com/signer", "usages": ["client auth"]}},
     ("policy", "PodDisruptionBudget"): {"metadata": META, "spec": {"minAvailable": "50%", "selector": {"matchLabels": {"a": "b"}}}},
     ("policy", "Eviction"): {"metadata": META},
     (RBAC, "ClusterRole"): {"metadata": {"name": "x"}, "rules": [{"verbs": ["get"], "nonResourceURLs": ["/healthz"]}]},
@@ -91,6 +111,8 @@ GOOD: dict[Kind, dict[str, Any]] = {
     (RBAC, "RoleBinding"): {"metadata": META, "roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "ServiceAccount", "name": "s", "namespace": "n"}]},
     ("scheduling.k8s.io", "PriorityClass"): {"metadata": {"name": "x"}, "value": 1000},
     ("storage.k8s.io", "StorageClass"): {"metadata": {"name": "x"}, "provisioner": "a.io/b"},
+    (HOOKS, "MutatingWebhookConfiguration"): {"metadata": {"name": "x"}, "webhooks": [{**HOOK, "reinvocationPolicy": "IfNeeded"}]},
+    (HOOKS, "ValidatingWebhookConfiguration"): {"metadata": {"name": "x"}, "webhooks": [HOOK]},
 }  # fmt: skip
 
 V0 = "spec.versions[0]"
@@ -165,12 +187,12 @@ BAD: list[tuple[Kind, str, Any, str]] = [
     ((CRD, "CustomResourceDefinition"), f"{V0}.additionalPrinterColumns[0].jsonPath", "x", f'{V0}.additionalPrinterColumns[0].jsonPath: Invalid value: "x": must be a simple'),
     ((CRD, "CustomResourceDefinition"), f"{V0}.additionalPrinterColumns[0].type", "x", f'{V0}.additionalPrinterColumns[0].type: Unsupported value: "x"'),
     ((CRD, "CustomResourceDefinition"), f"{V0}.subresources.scale.specReplicasPath", ".x", f'{V0}.subresources.scale.specReplicasPath: Invalid value: ".x": should be a json path under .spec'),
-    ((CRD, "CustomResourceDefinition"), "spec.conversion", {"strategy": "Webhook"}, "spec.conversion.strategy: Forbidden: conversion by webhook is not supported"),
+    ((CRD, "CustomResourceDefinition"), "spec.conversion", {"strategy": "Webhook"}, 'spec.conversion.webhook: Required value: required when strategy is set to "Webhook"'),
     ((CRD, "CustomResourceDefinition"), "spec.names.listKind", "Widget", 'spec.names.listKind: Invalid value: "Widget": kind and listKind may not be the same'),
     ((CRD, "CustomResourceDefinition"), "spec.names.shortNames", ["A"], 'spec.names.shortNames[0]: Invalid value: "A"'),
     ((CRD, "CustomResourceDefinition"), "spec.preserveUnknownFields", True, "spec.preserveUnknownFields: Invalid value: true: must be false"),
     ((CRD, "CustomResourceDefinition"), f"{V0}.selectableFields[0].jsonPath", ".a[0]", f'{V0}.selectableFields[0].jsonPath: Invalid value: ".a[0]"'),
-    (("apiregistration.k8s.io", "APIService"), "spec", {}, "spec: Required value"),
+    (("apiregistration.k8s.io", "APIService"), "spec.versionPriority", 0, "spec.versionPriority: Invalid value: 0: must be greater than 0"),
     ((APPS, "ControllerRevision"), "data", GONE, "data: Required value: data is mandatory"),
     ((APPS, "DaemonSet"), "spec.selector", GONE, "spec.selector: Required value"),
     ((APPS, "DaemonSet"), "spec.updateStrategy", {"type": "x"}, 'spec.updateStrategy.type: Unsupported value: "x"'),
@@ -246,6 +268,8 @@ BAD: list[tuple[Kind, str, Any, str]] = [
     ((NET, "NetworkPolicy"), "spec.ingress[0].from[0].ipBlock.except", ["11.0.0.0/16"], "spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: \"11.0.0.0/16\": must be a strict subset of `cidr`"),
     ((NET, "NetworkPolicy"), "spec.ingress[0].ports[0].endPort", 70, "spec.ingress[0].ports[0].endPort: Invalid value"),
     ((NET, "NetworkPolicy"), "spec.policyTypes", ["x"], 'spec.policyTypes[0]: Unsupported value: "x"'),
+    ((CERTS, "CertificateSigningRequest"), "spec.usages", ["rule"], 'spec.usages[0]: Unsupported value: "rule"'),
+    ((CERTS, "CertificateSigningRequest"), "spec.request", "eA==", "spec.request: Invalid value: \"<request data>\": PEM block type must be CERTIFICATE REQUEST"),
     (("policy", "PodDisruptionBudget"), "spec.maxUnavailable", 1, "spec: Invalid value: \"object\": minAvailable and maxUnavailable cannot be both set"),
     (("policy", "PodDisruptionBudget"), "spec.minAvailable", "101%", 'spec.minAvailable: Invalid value: "101%": must not be greater than 100%'),
     (("policy", "PodDisruptionBudget"), "spec.minAvailable", -1, "spec.minAvailable: Invalid value: -1: must be greater than or equal to 0"),
@@ -263,6 +287,28 @@ BAD: list[tuple[Kind, str, Any, str]] = [
     (("scheduling.k8s.io", "PriorityClass"), "value", 2_000_000_000, "value: Forbidden: maximum allowed value of a user defined priority is 1000000000"),
     (("scheduling.k8s.io", "PriorityClass"), "metadata.name", "system-x", "metadata.name: Forbidden: priority class names with 'system-' prefix"),
     (("storage.k8s.io", "StorageClass"), "provisioner", "", "provisioner: Required value"),
+    (VALIDATING, "webhooks[0].name", "short.name", 'webhooks[0].name: Invalid value: "short.name": should be a domain with at least three segments separated by dots'),
+    (VALIDATING, "webhooks[0].admissionReviewVersions", ["v9"], 'webhooks[0].admissionReviewVersions: Invalid value: "array": must include at least one of v1, v1beta1'),
+    (VALIDATING, "webhooks[0].admissionReviewVersions", [], "webhooks[0].admissionReviewVersions: Required value: must specify one of v1, v1beta1"),
+    (VALIDATING, "webhooks[0].sideEffects", None, "webhooks[0].sideEffects: Required value: must specify one of None, NoneOnDryRun"),
+    (VALIDATING, "webhooks[0].sideEffects", "Some", 'webhooks[0].sideEffects: Unsupported value: "Some": supported values: "None", "NoneOnDryRun"'),
+    (VALIDATING, "webhooks[0].timeoutSeconds", 31, "webhooks[0].timeoutSeconds: Invalid value: 31: the timeout value must be between 1 and 30 seconds"),
+    (VALIDATING, "webhooks[0].failurePolicy", "x", 'webhooks[0].failurePolicy: Unsupported value: "x": supported values: "Fail", "Ignore"'),
+    (VALIDATING, "webhooks[0].matchPolicy", "x", 'webhooks[0].matchPolicy: Unsupported value: "x": supported values: "Equivalent", "Exact"'),
+    (VALIDATING, "webhooks[0].clientConfig.url", "https://x/", "webhooks[0].clientConfig: Required value: exactly one of url or service is required"),
+    (VALIDATING, "webhooks[0].clientConfig", {"url": "http://x/"}, 'webhooks[0].clientConfig.url: Invalid value: "http": \'https\' is the only allowed URL scheme'),
+    (VALIDATING, "webhooks[0].clientConfig", {"url": "https://u:p@x/?a#b"}, 'webhooks[0].clientConfig.url: Invalid value: "...": user information is not permitted in the URL'),
+    (VALIDATING, "webhooks[0].clientConfig.caBundle", "eA==", 'webhooks[0].clientConfig.caBundle: Invalid value: "...": unable to load root certificates: unable to parse bytes as PEM block'),
+    (VALIDATING, "webhooks[0].clientConfig.service.path", "x", 'webhooks[0].clientConfig.service.path: Invalid value: "x": must start with a \'/\''),
+    (VALIDATING, "webhooks[0].clientConfig.service.port", 0, "webhooks[0].clientConfig.service.port: Invalid value: 0: port is not valid"),
+    (VALIDATING, "webhooks[0].rules[0].operations", ["*", "CREATE"], "webhooks[0].rules[0].operations: Invalid value: \"array\": if '*' is present, must not specify other operations"),
+    (VALIDATING, "webhooks[0].rules[0].operations", ["GET"], 'webhooks[0].rules[0].operations[0]: Unsupported value: "GET"'),
+    (VALIDATING, "webhooks[0].rules[0].resources", ["*/*", "pods"], "webhooks[0].rules[0].resources: Invalid value: \"array\": if '*/*' is present, must not specify other resources"),
+    (VALIDATING, "webhooks[0].rules[0].resources", ["pods/*", "pods/status"], "webhooks[0].rules[0].resources[1]: Invalid value: \"pods/status\": if 'pods/*' is present, must not specify pods/status"),
+    (VALIDATING, "webhooks[0].matchConditions", [{"name": "a", "expression": "object."}], 'webhooks[0].matchConditions[0].expression: Invalid value: "object.": compilation failed'),
+    (VALIDATING, "webhooks[0].matchConditions", [{"name": "a", "expression": "1 + 1"}], 'webhooks[0].matchConditions[0].expression: Invalid value: "1 + 1": must evaluate to bool'),
+    (VALIDATING, "webhooks[0].matchConditions", [{"name": "a", "expression": "authorizer.requestResource.check('get').allowed()"}], ""),
+    ((HOOKS, "MutatingWebhookConfiguration"), "webhooks[0].reinvocationPolicy", "x", 'webhooks[0].reinvocationPolicy: Unsupported value: "x": supported values: "IfNeeded", "Never"'),
     (("storage.k8s.io", "StorageClass"), "reclaimPolicy", "x", 'reclaimPolicy: Unsupported value: "x"'),
     (("storage.k8s.io", "StorageClass"), "volumeBindingMode", "x", 'volumeBindingMode: Unsupported value: "x"'),
 ]  # fmt: skip
@@ -444,7 +490,9 @@ def test_service_keeps_what_was_allocated() -> None:
     assert (kept["spec"]["clusterIP"], kept["spec"]["ports"][0]["nodePort"]) == ("10.0.0.9", 30080)
     moved = put(old, "spec.clusterIP", "10.0.0.8")
     moved["spec"]["clusterIPs"] = ["10.0.0.8"]
-    assert change_faults(kind, old, moved) == ['spec.clusterIPs[0]: Invalid value: "array": may not change once set']
+    assert change_faults(kind, old, moved) == [
+        'spec.clusterIPs[0]: Invalid value: ["10.0.0.8"]: may not change once set'
+    ]
 
 
 def test_secret_folds_string_data() -> None:

@@ -43,7 +43,8 @@ class StatusCause:
     field: str = ""
 
     def as_json(self) -> dict[str, str]:
-        out = {"reason": self.reason, "message": self.message}
+        out = {"reason": self.reason} if self.reason else {}
+        out["message"] = self.message
         if self.field:
             out["field"] = self.field
         return out

@@ -57,6 +57,17 @@ class Forwarding:
     """For pages of servers that do not know under which path they are seen: their links and redirects, rewritten."""
 
 
+class OpenConnection:
+    """A connection that `outgoing.py` made, for a relay."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def close(self) -> None:
+        self.writer.close()
+
+
 def encoded_path(path: str) -> str:
     return quote(path, safe="/:@!$&'()*+,;=~-._")
 

@@ -11,7 +11,6 @@ verified, as in Kubernetes: a pod's is for no name that the server knows.
 
 from __future__ import annotations
 
-import asyncio
 import posixpath
 import random
 import ssl
@@ -170,7 +169,7 @@ class HttpProxy:
         except outgoing.OutgoingError as failed_outside:
             text = str(failed_outside)
             raise errors.ServiceUnavailable(text) if "no endpoints" in text else _unreachable(text) from failed_outside
-        return OpenConnection(made.reader, made.writer), where.authority
+        return forwarding.OpenConnection(made.reader, made.writer), where.authority
 
     def _pods_of(self, namespace: str, service: str, port: str) -> Iterator[tuple[Object, int]]:
         """Ready pods of a Service, each with the number of the port."""
@@ -214,17 +213,6 @@ class HttpProxy:
             connection.close()
             raise
         return connection
-
-
-class OpenConnection:
-    """A connection that `outgoing.py` made, for a relay."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    def close(self) -> None:
-        self.writer.close()
 
 
 def _pod_name(endpoint: Object) -> list[str]:

@@ -27,6 +27,16 @@ else:
 
 Object = dict[str, Any]
 _LONGEST_PATH: Final = 512
+_NEEDS_VERSION: Final = frozenset(
+    {
+        ("node.k8s.io", "RuntimeClass"),
+        ("storage.k8s.io", "CSIDriver"),
+        ("storage.k8s.io", "CSINode"),
+        ("storage.k8s.io", "CSIStorageCapacity"),
+        ("storage.k8s.io", "VolumeAttachment"),
+    }
+)
+"""Built-in kinds that a PUT without resourceVersion does not overwrite."""
 ANYTHING: Final[Object] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -51,7 +61,11 @@ class Strategy:
         self.has_status = resource.subresource("status") is not None
         self.custom_fields: Sequence[str] = ()
         self._printer_columns: Sequence[Object] = ()
-        self._rules = rules.RULES[(resource.group, resource.kind)]
+        self.unconditional_update = (resource.group, resource.kind) not in _NEEDS_VERSION
+
+    @cached_property
+    def _rules(self) -> rules.KindRules:
+        return rules.RULES[(self.resource.group, self.resource.kind)]
 
     @cached_property
     def schema(self) -> Schema:
@@ -103,6 +117,12 @@ class Strategy:
 
     def validate_status(self, new: Object, old: Object) -> list[errors.FieldError]:
         return self._rules.validate_status_update(new, old)
+
+    def prepare_approval(self, new: Object, old: Object) -> None:
+        self._rules.prepare_approval_update(new, old)
+
+    def validate_approval(self, new: Object, old: Object) -> list[errors.FieldError]:
+        return self._rules.validate_approval_update(new, old)
 
     # -- selecting and scaling ----------------------------------------------------------------------------------
 

@@ -58,6 +58,16 @@ def parse(method: str, path: str) -> RequestInfo | None:
     return RequestInfo(verb, group, version, namespace, resource, name, subresource, beyond)
 
 
+def parse_elsewhere(method: str, path: str) -> RequestInfo | None:
+    """The target of a path of another server below /apis/<group>/<version>, which may be longer than any of ours: what follows
+    a sub-resource belongs to it. None for the version itself. Raises ValueError for paths that servers read differently."""
+    parts = path.rstrip("/").split("/")
+    if any(part in ("", ".", "..") for part in parts[1:]):
+        raise ValueError("a path may have no empty parts, and none that is . or ..")
+    length = 9 if len(parts) > 6 and parts[4] == "namespaces" else 7
+    return parse(method, "/".join(parts[:length])) if len(parts) > 4 else None
+
+
 def _proxied(parts: list[str]) -> tuple[list[str], str] | None:
     """The path up to `/api/v1/nodes/NAME/proxy` or `/api/v1/namespaces/NAMESPACE/(pods|services)/NAME/proxy`, and the rest."""
     if parts[:3] != ["", "api", "v1"]:

@@ -65,6 +65,7 @@ class Presenter:
         remaining: int,
     ) -> Response:
         view = call.view
+        view.require(entries)
         if want.shape == "table":
             builder, now, include = call.strategy.table, self._moment(), _include(call)
             rows = [builder.row_json(view.render(entry.raw), "", now, include) for entry in entries]
@@ -115,7 +116,7 @@ class Presenter:
         metadata: dict[str, Any],
         is_long: bool,
     ) -> Response:
-        meta = protobuf.encoder_of(protobuf.message("meta.v1.ListMeta"))(metadata)
+        meta = protobuf.message_encoder("meta.v1.ListMeta")(metadata)
         first = b"\x0a%b%b" % (protobuf.varint(len(meta)), meta)
         item = _protobuf_item(view, want)
         if is_long:
@@ -176,7 +177,7 @@ class Presenter:
 
 def error_event(status: Status, want: NegotiatedFormat) -> bytes:
     if want.protobuf:
-        return protobuf.watch_event("ERROR", protobuf.encode(cast("dict[str, Any]", status)) or b"")
+        return protobuf.watch_event("ERROR", protobuf.encode(status) or b"")
     return _event("ERROR", orjson.dumps(status))
 
 

@@ -15,6 +15,7 @@ dispatch to a verb. Everything up to the verb runs without a task, and reads are
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -47,11 +48,15 @@ from coterie.kube.apiserver import (
     paths,
     pretty,
     response_encoding,
+    service_ranges,
     usage,
 )
+from coterie.kube.apiserver.admission.certificates import CertificateAdmission
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
+from coterie.kube.apiserver.admission.policies import PolicyAdmission
 from coterie.kube.apiserver.admission.quotas import Quotas
+from coterie.kube.apiserver.admission.runtime_class import RuntimeClasses
 from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
 from coterie.kube.apiserver.admission.steps import (
     DefaultTolerations,
@@ -61,7 +66,8 @@ from coterie.kube.apiserver.admission.steps import (
     ServiceAccounts,
 )
 from coterie.kube.apiserver.admission.storage import StorageAdmission
-from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
+from coterie.kube.apiserver.aggregator import AggregatedVersion, Aggregator
+from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditRecord, AuditSink
 from coterie.kube.apiserver.auth import grants, reviews
 from coterie.kube.apiserver.auth.authentication_info import AuthenticationInfo
 from coterie.kube.apiserver.auth.authn import Authenticator
@@ -88,12 +94,18 @@ from coterie.kube.apiserver.verbs.read import ReadVerbs
 from coterie.kube.apiserver.verbs.subresources import Subresources
 from coterie.kube.apiserver.verbs.watch import WatchVerb
 from coterie.kube.apiserver.verbs.write import WriteVerbs
+from coterie.kube.apiserver.webhooks.registry import ReviewServices, WebhookMetrics, WebhookRegistry
 from coterie.kube.store.protocol import Store, StoreError
 
 if TYPE_CHECKING:
-    from coterie.kube.apiserver import outgoing
+    from coterie.kube.apiserver import component_status, outgoing, policy_audit
+    from coterie.kube.apiserver.audit_policy import AuditPolicy
+    from coterie.kube.apiserver.webhooks import conversion
 else:
+    component_status = lazy_import("coterie.kube.apiserver.component_status")
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
     outgoing = lazy_import("coterie.kube.apiserver.outgoing")
+    policy_audit = lazy_import("coterie.kube.apiserver.policy_audit")
 
 log = logger("apiserver")
 
@@ -118,6 +130,10 @@ class Settings:
     """Signs and checks service-account tokens; without it there are none."""
     static_tokens: Sequence[tuple[SecretValue, UserInfo]] = ()
     audit_sinks: Sequence[AuditSink] = ()
+    """Get every change, without bodies; see `audit_policy` for the other way."""
+    audit_policy: AuditPolicy | None = None
+    """What `audit_record` gets, in its place."""
+    audit_record: Callable[[AuditRecord], None] | None = None
     extensions: Sequence[ApiServerExtension] = ()
     """What a product on top of the platform adds: kinds, roles, admission steps (`extension.py`)."""
     agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
@@ -128,6 +144,8 @@ class Settings:
     """For how long new pods stay on a node that is not ready or not reachable unless they say it themselves."""
     dial: Dial | None = None
     """Connects to endpoints of Services, where they are in a network that this process is not in (`outgoing.py`)."""
+    front_proxy: tuple[str, str] | None = None
+    """Files of the certificate and key with which aggregated servers are called."""
     authentication_info: AuthenticationInfo | None = None
     """Authorities that aggregated API servers have to know; None: no such ConfigMap is written."""
     event_ttl: float = 3600.0
@@ -148,10 +166,12 @@ class ApiServer:
         self._store = store
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
         self._tasks = Tasks()
+        self._address: tuple[str, int] | None = None
+        """Where the API is reached, once that is published."""
         self._catalogue_event = asyncio.Event()
         self._schemas = schemas = builtin_schemas.load()
         self._definitions = CrdRegistry(
-            self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed
+            self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed, lambda: self.outgoing
         )
         for resource in BUILTIN:
             if not resource.virtual:
@@ -185,11 +205,29 @@ class ApiServer:
             clock=clock,
         )
         self.audit = Audit(self.settings.audit_sinks)
-        self._discovery = discovery.Discovery(self.resources)
-        self._openapi = OpenApi(self._described, lambda: self._objects(_CRDS))
+        self._policy_audit = self._make_policy_audit()
+        self.aggregator = Aggregator(
+            self.state,
+            self.state.collection(apiservices.KEY),
+            self._collection("services"),
+            lambda: self.outgoing,
+            self._tasks,
+            clock,
+            self.settings.front_proxy,
+            self._discovery_changed,
+        )
+        self._discovery = discovery.Discovery(self.resources, self.aggregator.versions)
+        self._openapi = OpenApi(self._described, lambda: self._objects(_CRDS), self.aggregator.versions)
         self._build_verbs()
         self._observe()
         self._describe_metrics()
+
+    def _make_policy_audit(self) -> policy_audit.PolicyAudit | None:
+        settings = self.settings
+        if settings.audit_policy is None or settings.audit_record is None:
+            return None
+        sensitive = [each for extension in settings.extensions for each in extension.sensitive_resources]
+        return policy_audit.PolicyAudit(settings.audit_policy, settings.audit_record, self.clock, sensitive)
 
     @cached_property
     def outgoing(self) -> outgoing.Outgoing:
@@ -212,6 +250,11 @@ class ApiServer:
     def _build_verbs(self) -> None:
         core = self._collection
         presenter = Presenter(self.clock, self._tasks)
+        service_addresses = ServiceAddresses(
+            core("services"), self.settings.service_cidr, addresses=self.state.collection(service_ranges.ADDRESSES)
+        )
+        self._service_ranges = service_ranges.ServiceRanges(self.state, service_addresses, self.call, self.clock)
+        policies = PolicyAdmission(self.state, lambda *key: self._strategies.get(key), self.authorizer)
         # The order of admission: who may create here at all, what is filled in, what others have the last word on.
         self._admission = Admission(
             (
@@ -221,22 +264,54 @@ class ApiServer:
                 DefaultTolerations(self.settings.toleration_seconds),
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
                 StorageAdmission(self.state.collection("/registry/storage.k8s.io/storageclasses")),
+                RuntimeClasses(self.state.collection("/registry/node.k8s.io/runtimeclasses")),
+                policies.mutate,
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
+                CertificateAdmission(self.authorizer, self.clock),
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
-                ServiceAddresses(core("services"), self.settings.service_cidr),
+                service_addresses,
+                policies.validate,
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
         )
         reader = ReadVerbs(self.state, presenter)
         self._watch = WatchVerb(self.state, presenter, reader, self._tasks)
         more = {key: text for each in self.settings.extensions for key, text in each.stored_only.items()}
-        writer = WriteVerbs(self.state, self._admission, presenter, self.clock, more)
-        deleter = DeleteVerbs(self.state, presenter, self._schemas["v1/DeleteOptions"], self.clock)
-        subs = Subresources(writer, self._schemas, self.clock)
+        self._webhook_metrics = WebhookMetrics()
+        self._webhooks = webhooks = WebhookRegistry(
+            self.state,
+            ReviewServices(
+                lambda: self.outgoing,
+                self._strategies,
+                self._schemas,
+                self.authorizer,
+                core("namespaces"),
+                self.clock,
+                self._webhook_metrics,
+            ),
+        )
+        writer = WriteVerbs(self.state, self._admission, presenter, self.clock, more, webhooks)
+        deleter = DeleteVerbs(
+            self.state,
+            presenter,
+            self._schemas["v1/DeleteOptions"],
+            self.clock,
+            webhooks,
+            admit=policies.validate_request,
+        )
+        subs = Subresources(writer, self._schemas, self.clock, webhooks, admit=policies.validate_request)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
-        evictions = EvictionVerb(self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock)
+        evictions = EvictionVerb(
+            self.state,
+            deleter,
+            budgets,
+            self._schemas["policy/v1/Eviction"],
+            self.clock,
+            webhooks,
+            admit=policies.validate_request,
+        )
         ownership = self.authorizer.ownership
         proxy = NodeProxy(
             core("nodes"),
@@ -273,10 +348,14 @@ class ApiServer:
             "delete": deleter.delete,
             "deletecollection": deleter.delete_collection,
         }
+        connecting, self._proxying = subs.connected(proxy.stream), subs.connected(self._http_proxy.proxy)
         self._sub_verbs: dict[tuple[str, str], Verb] = {
             ("status", "get"): reader.get,
             ("status", "update"): writer.update,
             ("status", "patch"): writer.patch,
+            ("approval", "get"): reader.get,
+            ("approval", "update"): writer.update,
+            ("approval", "patch"): writer.patch,
             ("scale", "get"): subs.get_scale,
             ("scale", "update"): subs.put_scale,
             ("scale", "patch"): subs.patch_scale,
@@ -288,14 +367,15 @@ class ApiServer:
             ("finalize", "update"): subs.finalize,
             ("token", "create"): self._request_token,
             ("log", "get"): proxy.log,
-            ("exec", "get"): proxy.stream,
-            ("exec", "create"): proxy.stream,
-            ("attach", "get"): proxy.stream,
-            ("attach", "create"): proxy.stream,
-            ("portforward", "get"): proxy.stream,
-            ("portforward", "create"): proxy.stream,
+            ("exec", "get"): connecting,
+            ("exec", "create"): connecting,
+            ("attach", "get"): connecting,
+            ("attach", "create"): connecting,
+            ("portforward", "get"): connecting,
+            ("portforward", "create"): connecting,
         }
         self._bind = subs.bind
+        self._subresources = subs
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -308,6 +388,7 @@ class ApiServer:
         self._clear(_CRDS)
         count = await self.state.load(ROOT)
         await self.state.start()
+        self._webhooks.refresh()
         self._loaded = True
         await self._renew_event_lease()
         await bootstrap.ensure(self.call, self.settings.extensions)
@@ -316,10 +397,32 @@ class ApiServer:
         incomplete = [each.load() for each in self._collection("services") if b'"clusterIP":' not in each.raw]
         await bootstrap.complete_services(self.call, incomplete)
         await apiservices.reconcile(self.state, self.resources, self.clock)
+        await self._service_ranges.reconcile()
+        self._tasks.create_task(self._service_ranges.run(), name="apiserver service ranges")
+        self.aggregator.start()
         self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
         self._tasks.create_task(self._follow_catalogue(), name="apiserver catalogue")
         self.ready = True
         log.info("The API server is ready", objects=count, revision=self.state.revision)
+
+    async def publish(self, address: str, port: int) -> None:
+        """Tell where the API is reached, by the Service `default/kubernetes`; it is made again when somebody deletes it."""
+        self._address = (address, port)
+        first = ipaddress.IPv4Network(self.settings.service_cidr)[1]
+        await bootstrap.ensure_own_service(self.call, str(first), address, port)
+
+    async def _publish_again(self) -> None:
+        if self._address is not None and self._loaded:
+            try:
+                await self.publish(*self._address)
+            except errors.ApiError as problem:
+                log.warning("The Service of the API could not be made again", error=problem)
+
+    def _own_service_deleted(self, changes: Sequence[StoredChange]) -> None:
+        for change in changes:
+            own = (change.entry.namespace, change.entry.name) == ("default", bootstrap.OWN_SERVICE)
+            if own and change.kind == "DELETED" and self._address is not None and self._loaded:
+                self._tasks.create_task(self._publish_again(), name="apiserver service")
 
     def _clear(self, key: str) -> None:
         """Forget what was loaded ahead of the rest, so that the full load brings it in once."""
@@ -367,8 +470,11 @@ class ApiServer:
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         started = perf_counter()
         target = paths.parse(request.method, request.path)
+        answer: Response | Awaitable[Response]
         try:
-            if target is None:
+            if self.aggregator.active and (elsewhere := self.aggregator.find(request.path)) is not None:
+                target, answer = self._aggregated_request(request, elsewhere)
+            elif target is None:
                 answer = self._other_request(request)
             else:
                 if "watch=" in request.query and target.verb in ("list", "get") and not target.subresource:
@@ -399,6 +505,8 @@ class ApiServer:
 
     def _answered(self, request: Request, target: paths.RequestInfo | None, answer: Response, started: float) -> None:
         seconds = perf_counter() - started
+        if self._policy_audit is not None:
+            self._policy_audit.answered(request, target, answer)
         if target is None:
             self.metrics.request(request.method.lower(), "", "", "", answer.status, seconds)
             return
@@ -419,6 +527,7 @@ class ApiServer:
                     impersonator=request.impersonator,
                     user_agent=request.headers.get("user-agent", ""),
                     dry_run=request.param("dryRun") == "All",
+                    annotations=request.annotations,
                 )
             )
 
@@ -439,10 +548,12 @@ class ApiServer:
             user = request.user = self.authenticator.authenticate(request)
         return user
 
-    def _objects_request(self, request: Request, target: paths.RequestInfo) -> Response | Awaitable[Response]:
-        if not self._loaded:
-            raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
+    def _authorized(self, request: Request, target: paths.RequestInfo) -> UserInfo:
+        """Who asks, if that is allowed."""
         user = self._user(request)
+        audit = self._policy_audit
+        if audit is not None:
+            audit.received(request, target)
         namespace, name = target.namespace, target.name
         if target.resource == "namespaces" and not target.group:
             # For rules a namespace lies in itself: who has rights in it may look at it.
@@ -454,8 +565,38 @@ class ApiServer:
         if target.resource == "nodes" and target.verb in _SELECTING:
             attributes = attributes._replace(labels=request.param("labelSelector"))
         decision = self.authorizer.allowed(user, attributes)
+        if audit is not None:
+            audit.authorized(request, decision)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
+        return user
+
+    def _aggregated_request(
+        self, request: Request, version: AggregatedVersion
+    ) -> tuple[paths.RequestInfo | None, Awaitable[Response]]:
+        if not self._loaded:
+            raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
+        try:
+            target = paths.parse_elsewhere(request.method, request.path)
+        except ValueError as problem:
+            raise errors.BadRequest(str(problem)) from problem
+        endless = "upgrade" in request.headers
+        if target is not None:
+            if "watch=" in request.query and target.verb in ("list", "get") and not target.subresource:
+                target = _maybe_watch(request, target)
+            endless = endless or target.verb == "watch"
+            user = self._authorized(request, target)
+        else:
+            user = self._user(request)
+            if self._policy_audit is not None:
+                self._policy_audit.received(request, None)
+            self._authorize_path(request, user)
+        return target, self.aggregator.respond(request, version, user, endless=endless)
+
+    def _objects_request(self, request: Request, target: paths.RequestInfo) -> Response | Awaitable[Response]:
+        if not self._loaded:
+            raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
+        user = self._authorized(request, target)
         key = (target.group, target.version, target.resource)
         view = self.state.view(*key)
         if view is None:
@@ -479,13 +620,16 @@ class ApiServer:
             if sub is None:
                 raise _no_resource()
             if target.subresource == "proxy":
-                return self._http_proxy.proxy(call)
+                return self._proxying(call)
             verb = self._sub_verbs.get((target.subresource, target.verb)) if target.verb in sub.verbs else None
         else:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
         if verb is None:
             raise _not_allowed()
-        answer = verb(call)
+        if view.conversion is not None and target.verb in ("get", "list") and call.converts:
+            answer: Response | Awaitable[Response] = conversion.read(call, verb)
+        else:
+            answer = verb(call)
         if not view.warning:
             return answer
         header = warning_header(view.warning)
@@ -493,17 +637,17 @@ class ApiServer:
 
     def _other_request(self, request: Request) -> Response | Awaitable[Response]:
         user = self._user(request)
+        if self._policy_audit is not None:
+            self._policy_audit.received(request, None)
         path = request.path
         if path in _HEALTH or path.startswith(("/livez/", "/readyz/", "/healthz/")):
             return self._health(path)
-        verb = request.method.lower() if request.method != "HEAD" else "get"
-        attributes = Attributes(verb, path=path)
-        decision = self.authorizer.allowed(user, attributes)
-        if not decision.allowed:
-            raise forbidden(user, attributes, decision.reason)
-        if verb != "get":
+        if self._authorize_path(request, user) != "get":
             raise errors.MethodNotAllowed("the server does not allow this method on the requested resource")
         if path.startswith("/openapi/"):
+            elsewhere = self.aggregator.find(path.removeprefix("/openapi/v3")) if self.aggregator.active else None
+            if elsewhere is not None and path == f"/openapi/v3{elsewhere.path}":
+                return self.aggregator.respond(request, elsewhere, user, endless=False)
             return self._openapi.respond(request)
         if path.startswith("/api"):
             return self._discovery.respond(request)
@@ -519,6 +663,17 @@ class ApiServer:
         if signer is not None and path == "/.well-known/openid-configuration":
             return _json(signer.discovery(f"{signer.issuer}/openid/v1/jwks"))
         raise _no_resource()
+
+    def _authorize_path(self, request: Request, user: UserInfo) -> str:
+        """For what is no object; returns the verb."""
+        verb = request.method.lower() if request.method != "HEAD" else "get"
+        attributes = Attributes(verb, path=request.path)
+        decision = self.authorizer.allowed(user, attributes)
+        if self._policy_audit is not None:
+            self._policy_audit.authorized(request, decision)
+        if not decision.allowed:
+            raise forbidden(user, attributes, decision.reason)
+        return verb
 
     def _health(self, path: str) -> Response:
         if path.startswith("/livez") or self.ready:
@@ -538,6 +693,8 @@ class ApiServer:
             if target.verb not in resource.verbs or not target.subresource:
                 raise _not_allowed()
             return self._custom_metrics.respond(request, target)
+        if resource.kind == "ComponentStatus" and target.verb in resource.verbs and not target.subresource:
+            return component_status.respond(request, resource, target.name, self.ready, self.clock.now())
         if target.verb not in resource.verbs or target.name or target.subresource:
             raise _not_allowed()
         if resource.namespaced != bool(target.namespace):
@@ -584,6 +741,7 @@ class ApiServer:
         if signer is None:
             raise errors.ServiceUnavailable("this server was started without a key to sign service-account tokens")
         body = self._read(call.request, "TokenRequest", "authentication.k8s.io/v1/TokenRequest")
+        body = await self._subresources.reviewed(call, body, ("authentication.k8s.io", "v1", "TokenRequest"))
         account = call.entry().load()
         check_token_request(self.authorizer, call.user, call.namespace, call.name, body)
         return _json(request_token(body, account, signer, self._lookups, self.clock.now()), 201)
@@ -627,6 +785,11 @@ class ApiServer:
         for plural in ("roles", "rolebindings", "clusterroles", "clusterrolebindings"):
             self.state.observe(_RBAC + plural, lambda _: self.authorizer.invalidate())
         self.state.observe(_CRDS, self._definitions.observe)
+        self.state.observe(apiservices.KEY, self._registrations_changed)
+        self.state.observe("/registry/core/services", self.aggregator.observe_services)
+        for key in ("core/services", "core/endpoints", "discovery.k8s.io/endpointslices"):
+            self.state.observe(f"{ROOT}{key}", self._own_service_deleted)
+        self.state.observe("/registry/discovery.k8s.io/endpointslices", self.aggregator.observe_slices)
         for kind, plural in (("ServiceAccount", "serviceaccounts"), ("Secret", "secrets"), ("Pod", "pods"), ("Node", "nodes")):  # fmt: skip
             self.state.observe(f"/registry/core/{plural}", self._forget_tokens(kind))
 
@@ -638,9 +801,18 @@ class ApiServer:
 
         return forget
 
-    def _catalogue_changed(self) -> None:
+    def _registrations_changed(self, changes: Sequence[StoredChange]) -> None:
+        self.aggregator.observe(changes)
+        if any(change.kind == "DELETED" for change in changes):
+            self._catalogue_event.set()  # what is served here is registered again
+
+    def _discovery_changed(self) -> None:
         self._discovery.invalidate()
         self._openapi.invalidate()
+
+    def _catalogue_changed(self) -> None:
+        self._webhooks.refresh()
+        self._discovery_changed()
         self._catalogue_event.set()
 
     def _describe_metrics(self) -> None:
@@ -651,6 +823,7 @@ class ApiServer:
             lambda: [(f'resource="{c.key.removeprefix(ROOT)}"', len(c)) for c in self.state.collections()],
         )
         gauge("apiserver_longrunning_requests", "Watches under way.", lambda: [('verb="watch"', self._watch.count)])
+        self._webhook_metrics.describe(self.metrics)
         gauge("coterie_store_revision", "Newest revision of the store.", lambda: [("", self.state.revision)])
         gauge("coterie_store_compacted_revision", "History below is gone.", lambda: [("", self._store.compacted)])
 

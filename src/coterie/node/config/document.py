@@ -19,7 +19,7 @@ from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
 from coterie.kuscia.kusciaapi.settings import Timeouts
-from coterie.node.config import gateway, keys, ports
+from coterie.node.config import gateway, images, keys, ports
 from coterie.node.config.reading import PORTS, PORTS_OR_ANY, Block, ConfigError
 from coterie.node.config.settings import (
     AgentConfig,
@@ -54,9 +54,14 @@ def load(path: Path, root: Path | None = None) -> NodeSettings:
         settings = parse(document, root)
     except ConfigError as problem:
         raise ConfigError(f"{path}: {problem}") from problem.__cause__
-    if _is_private(path) or (settings.domain_key is None and settings.gateway.deploy_token is None):
+    if _is_private(path) or not _has_secrets(settings):
         return settings
     return replace(settings, notices=(*settings.notices, Notice(READABLE_SENTENCE, str(path))))
+
+
+def _has_secrets(settings: NodeSettings) -> bool:
+    passwords = any(each.endpoint.password for each in settings.images.registries)
+    return passwords or settings.domain_key is not None or settings.gateway.deploy_token is not None
 
 
 def _is_private(path: Path) -> bool:
@@ -126,6 +131,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         controllers=_controllers(top.block("controllers")),
         network=network,
         agent=_agent(top, network, joins=join is not None) if mode != "master" else None,
+        images=images.read(top.block("image")),
         join=join,
         workload_approve=top.optional_flag("enableWorkloadApprove"),
         job_gc_hours=collected.block("kusciaJobGC").number("durationHours", 720, 1),
@@ -337,5 +343,6 @@ def _api(block: Block) -> ApiSettings:
         port=block.number("port", default.port, *PORTS_OR_ANY),
         names=block.texts("names", "host names and addresses"),
         event_ttl_seconds=block.number("eventTTLSeconds", default.event_ttl_seconds, 60),
-        audit_log=block.text("auditLog", default.audit_log),
+        audit_log="" if block.is_empty_text("auditLog") else block.text("auditLog", default.audit_log),
+        audit_policy=block.text("auditPolicy", default.audit_policy),
     )

@@ -37,6 +37,7 @@ USED = (
     # Ours alone.
     "root", "logFormat", "join",
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
+    "apiServer.auditPolicy",
     "controllers.profile", "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
     "controllers.autoscalerSeconds",
     "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",
@@ -46,6 +47,9 @@ USED = (
     "agent.eviction.pidsAvailable", "agent.eviction.softMemoryAvailable", "agent.eviction.softDiskAvailable",
     "agent.eviction.softGraceSeconds", "agent.eviction.transitionSeconds",
     "agent.defaults.pids", "agent.defaults.openFiles", "agent.defaults.memory", "agent.defaults.ephemeralStorage",
+    "image.pullPolicy", "image.defaultRegistry", "image.httpProxy", "image.registries[].name", "image.registries[].endpoint",
+    "image.registries[].username", "image.registries[].password", "image.registries[].mirrors[]",
+    "image.registries[].caFile",
     "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
     "gateway.ingress.host", "gateway.ingress.httpPort", "gateway.ingress.httpsPort",
     "gateway.name", "gateway.workers", "gateway.enabled",
@@ -56,7 +60,6 @@ USED = (
 
 _LEAVE = "leave it out; "
 _NOT_RUNK = _LEAVE + "pods run as processes here (runtime: runp)"
-_IMAGES = _LEAVE + "`coterie image` brings images to a node"
 _FIXED = _LEAVE + "calls that it makes itself have fixed time limits"
 
 WITHOUT_EFFECT = {
@@ -71,13 +74,6 @@ WITHOUT_EFFECT = {
     "runk.logDirectory": _NOT_RUNK,
     "runk.logMaxFiles": _NOT_RUNK,
     "runk.logMaxSize": _NOT_RUNK,
-    "image.pullPolicy": _IMAGES,
-    "image.defaultRegistry": _IMAGES,
-    "image.httpProxy": _IMAGES,
-    "image.registries[].name": _IMAGES,
-    "image.registries[].endpoint": _IMAGES,
-    "image.registries[].username": _IMAGES,
-    "image.registries[].password": _IMAGES,
     "gateway.handshake.host": _LEAVE + "the handshake server has a private socket, no port",
     "gateway.handshake.port": _LEAVE + "the handshake server has a private socket, no port",
     "kusciaAPI.HTTPInternalPort": _LEAVE + "what lites send comes through a private socket, not a port",
@@ -115,7 +111,8 @@ ONLY_IN = {
         ("master", "autonomy"),
     ),
     **dict.fromkeys(
-        ("agent", "dataMesh", "capacity", "reservedResources", "runtime", "gateway.internal"), ("lite", "autonomy")
+        ("agent", "dataMesh", "capacity", "image", "reservedResources", "runtime", "gateway.internal"),
+        ("lite", "autonomy"),
     ),
 }
 """Modes in which a key means something; the others accept it, as Kuscia does, and say so."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
+from coterie.kube.agent.images.sources import PullSettings
 from coterie.kube.agent.settings import CapacitySettings, PodDefaults, PressureSettings
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
@@ -27,6 +28,9 @@ class ApiSettings:
     """How long Event objects are kept."""
     audit_log: str = "audit.jsonl"
     """File for one JSON line for each changing request; empty: none. A relative path lies below var/logs."""
+    audit_policy: str = ""
+    """File with an audit policy of Kubernetes (`audit.k8s.io/v1`); empty: changes without bodies. A relative path lies below the
+    domain's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +203,7 @@ class NodeSettings:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     agent: AgentConfig | None = None
     """Of nodes that run pods: lite and autonomy."""
+    images: PullSettings = field(default_factory=PullSettings)
     join: Path | None = None
     """lite: the file that `coterie node add` made at the master. None: it registers at `gateway.master`."""
     node_api: ApiSettings | None = None

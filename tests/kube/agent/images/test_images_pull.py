@@ -21,7 +21,8 @@ from coterie.base.secret import STARS
 from coterie.kube.agent.images import pull as pulling
 from coterie.kube.agent.images import registry as registries
 from coterie.kube.agent.images.model import ImageError, StoredImage
-from coterie.kube.agent.images.registry import RegistryEndpoint, RegistryUnavailable
+from coterie.kube.agent.images.references import RegistryEndpoint
+from coterie.kube.agent.images.registry import RegistryUnavailable
 from coterie.kube.agent.images.store import ImageStore
 
 BASE = tar([entry("etc/name", b"base"), entry("etc/gone", b"x")])
@@ -56,23 +57,18 @@ def files(store: ImageStore) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "default", "found"),
+    ("name", "found"),
     [
-        ("registry.example/team/app:1", "", ("registry.example", "team/app", "1")),
-        ("registry.example:5000/app", "", ("registry.example:5000", "app", "latest")),
-        ("localhost/app", "", ("localhost", "app", "latest")),
-        ("team/app:2", "r.example", ("r.example", "team/app", "2")),
-        ("app@sha256:" + "a" * 64, "r.example", ("r.example", "app", "sha256:" + "a" * 64)),
+        ("registry.example/team/app:1", ("registry.example", "team/app", "1")),
+        ("registry.example:5000/app", ("registry.example:5000", "app", "latest")),
+        ("localhost/app", ("localhost", "app", "latest")),
+        ("team/app:2", ("", "team/app", "2")),
+        ("app@sha256:" + "a" * 64, ("", "app", "sha256:" + "a" * 64)),
     ],
 )
-def test_names_are_taken_apart(name: str, default: str, found: tuple[str, str, str]) -> None:
-    wanted = pulling.parse(name, default)
+def test_names_are_taken_apart(name: str, found: tuple[str, str, str]) -> None:
+    wanted = pulling.parse(name)
     assert (wanted.registry, wanted.repository, wanted.reference) == found
-
-
-def test_a_name_without_a_registry_is_asked_for_nowhere() -> None:
-    with pytest.raises(ImageError, match="names no registry"):
-        pulling.parse("nginx:1")
 
 
 @pytest.mark.parametrize("text", ["ftp://r.example", "r.example:port", "https://u:p@r.example", "", "a b"])

@@ -33,7 +33,8 @@ from coterie.kube.agent.images.layers import (
     stored_image,
 )
 from coterie.kube.agent.images.model import ImageError, StoredImage, normalise, split
-from coterie.kube.agent.images.registry import RegistryClient, RegistryEndpoint, RegistryUnavailable
+from coterie.kube.agent.images.references import ImageReference, RegistryEndpoint
+from coterie.kube.agent.images.registry import RegistryClient, RegistryUnavailable
 from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.agent.images.unpack import MOST_BYTES
 
@@ -51,22 +52,6 @@ Pause = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ImageReference:
-    """An image name, taken apart for a registry."""
-
-    registry: str
-    repository: str
-    reference: str
-    """Tag or digest."""
-    name: str
-    """Under which the image is stored."""
-
-    @property
-    def digest(self) -> str:
-        return self.reference if ":" in self.reference else ""
-
-
-@dataclass(frozen=True, slots=True)
 class _Part:
     digest: str
     size: int
@@ -79,8 +64,8 @@ class _Manifest:
     layers: tuple[_Part, ...]
 
 
-def parse(name: str, default_registry: str = "") -> ImageReference:
-    """Raises ImageError for nonsense, and for a name without a registry when there is no default."""
+def parse(name: str) -> ImageReference:
+    """Raises ImageError for nonsense."""
     normal = normalise(name)
     plain, _, digest = normal.partition("@")
     if digest:
@@ -88,11 +73,7 @@ def parse(name: str, default_registry: str = "") -> ImageReference:
     repository, tag = split(plain)
     first, slash, rest = repository.partition("/")
     if not slash or not ("." in first or ":" in first or first == "localhost"):
-        if not default_registry:
-            raise ImageError(
-                f'"{name}" names no registry; write it as registry.example/{plain}, or set image.defaultRegistry'
-            )
-        first, rest = default_registry, repository
+        first, rest = "", repository
     return ImageReference(first, rest, digest or tag, plain)
 
 

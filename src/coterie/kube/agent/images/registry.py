@@ -20,8 +20,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.base.secret import SecretValue
 from coterie.kube.agent.images.model import ImageError
+from coterie.kube.agent.images.references import RegistryEndpoint
 
 MANIFEST_TYPES = (
     "application/vnd.oci.image.manifest.v1+json",
@@ -33,50 +33,13 @@ _MOST_JSON = 4 << 20
 _MOST_REDIRECTS = 5
 _TIMEOUT = 30.0
 _TOKEN_LENGTH = 64 << 10
+_MOST_PROXY_ANSWER = 8 << 10
 _CHALLENGE = re.compile(r'([a-zA-Z_]+)="([^"]*)"')
 _HTTP_PORTS = {"http": 80, "https": 443}
 
 
 class RegistryUnavailable(ImageError):
     """The registry cannot be reached or is overloaded: worth another try later."""
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryEndpoint:
-    """Where images of one registry come from, and who asks."""
-
-    host: str
-    """`host[:port]`, as image names begin."""
-    scheme: str = "https"
-    prefix: str = ""
-    """Path in front of every repository, such as a project of a mirror."""
-    username: str = ""
-    password: SecretValue = field(default_factory=lambda: SecretValue(""))
-    ca_file: str = ""
-
-    @classmethod
-    def of(cls, text: str, *, username: str = "", password: str = "", ca_file: str = "") -> RegistryEndpoint:
-        """`registry.example`, `registry.example:5000/project`, `http://127.0.0.1:5000`. Only this machine needs no TLS by default."""
-        scheme, _, rest = text.rpartition("://")
-        host, _, path = rest.strip("/").partition("/")
-        if scheme not in ("", "http", "https") or not re.fullmatch(r"[A-Za-z0-9.\-]+(:[0-9]{1,5})?", host):
-            raise ImageError(f'"{text}" is not a registry such as registry.example:5000')
-        scheme = scheme or ("http" if _is_this_machine(host) else "https")
-        return cls(host, scheme, path, username, SecretValue(password), ca_file)
-
-    def with_credentials(self, username: str, password: str) -> RegistryEndpoint:
-        return RegistryEndpoint(self.host, self.scheme, self.prefix, username, SecretValue(password), self.ca_file)
-
-    def path_of(self, repository: str) -> str:
-        return f"/v2/{self.prefix}/{repository}" if self.prefix else f"/v2/{repository}"
-
-
-def _is_this_machine(host: str) -> bool:
-    name = host.partition(":")[0]
-    try:
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 @dataclass(slots=True)
@@ -159,7 +122,9 @@ class RegistryClient:
             address = self._address(parts.hostname, port, own=parts.netloc == self.endpoint.host)
         except (OSError, ValueError) as problem:
             raise RegistryUnavailable(_unreachable(parts.hostname, problem)) from problem
-        return _PinnedConnection(parts.hostname, port, address, self._context(parts.scheme), self.timeout)
+        return _PinnedConnection(
+            parts.hostname, port, address, self._context(parts.scheme), self.timeout, self.endpoint.proxy
+        )
 
     def _context(self, scheme: str) -> ssl.SSLContext | None:
         if scheme != "https":
@@ -171,6 +136,8 @@ class RegistryClient:
 
     def _address(self, host: str, port: int, *, own: bool) -> str:
         """Looked up once and then used, so that a name cannot mean another place a moment later."""
+        if self.endpoint.proxy:
+            return ""
         found = _resolve(host, port)
         if own:
             return found[0]
@@ -245,15 +212,43 @@ def permitted(addresses: Sequence[str], within: int, registry: str, host: str) -
 
 
 class _PinnedConnection(http.client.HTTPConnection):
-    """To an address that was checked, with TLS for the host's name."""
+    """To an address that was checked, or through a proxy; with TLS for the host's name."""
 
-    def __init__(self, host: str, port: int, address: str, context: ssl.SSLContext | None, timeout: float) -> None:
+    def __init__(
+        self, host: str, port: int, address: str, context: ssl.SSLContext | None, timeout: float, proxy: str
+    ) -> None:
         super().__init__(host, port, timeout=timeout)
-        self._address, self._context = address, context
+        self._address, self._context, self._proxy = address, context, proxy
 
     def connect(self) -> None:
-        plain = socket.create_connection((self._address, self.port), self.timeout)
-        self.sock = self._context.wrap_socket(plain, server_hostname=self.host) if self._context else plain
+        plain = (
+            self._through_proxy() if self._proxy else socket.create_connection((self._address, self.port), self.timeout)
+        )
+        try:
+            self.sock = self._context.wrap_socket(plain, server_hostname=self.host) if self._context else plain
+        except BaseException:
+            plain.close()
+            raise
+
+    def _through_proxy(self) -> socket.socket:
+        name, _, port = self._proxy.rpartition(":")
+        plain = socket.create_connection((name, int(port)), self.timeout)
+        try:
+            place = f"{self.host}:{self.port}"
+            plain.sendall(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n".encode("ascii"))
+            answer = b""
+            while not answer.endswith(b"\r\n\r\n"):
+                # Byte by byte: what follows the answer belongs to the tunnel.
+                one = plain.recv(1)
+                if not one or len(answer) > _MOST_PROXY_ANSWER:
+                    raise OSError(f"the proxy {self._proxy} does not answer as one")
+                answer += one
+            if answer.split(b" ", 2)[1:2] != [b"200"]:
+                raise OSError(f"the proxy {self._proxy} refuses: {answer.splitlines()[0].decode('latin-1')}")
+        except BaseException:
+            plain.close()
+            raise
+        return plain
 
 
 def _check_status(answer: http.client.HTTPResponse, host: str, repository: str) -> None:

@@ -52,10 +52,10 @@ def _parse(text: str, normalize: bool = False) -> SemanticVersion:
     found = _VERSION.fullmatch(_normalized(text) if normalize else text) if len(text) <= _LONGEST else None
     if found is None:
         raise CelError(f'"{text[:80]}" is not a semantic version')
-    numbers = [int(found[place]) for place in (1, 2, 3)]
-    if max(numbers) > UINT64_MAX:
+    major, minor, patch = int(found[1]), int(found[2]), int(found[3])
+    if max(major, minor, patch) > UINT64_MAX:
         raise CelError(f'"{text[:80]}" is not a semantic version')
-    return SemanticVersion(*numbers, found[4] or "", found[5] or "")
+    return SemanticVersion(major, minor, patch, found[4] or "", found[5] or "")
 
 
 def _normalized(text: str) -> str:

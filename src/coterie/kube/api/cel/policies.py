@@ -1,7 +1,7 @@
 """CEL in admission policies: what their expressions see, and a policy compiled as a whole.
 
-    spec -> compile_policy -> CompiledPolicy and the faults with their field paths
-    CompiledPolicy + PolicyInputs -> values of expressions (`PolicyInputs.evaluate`)
+    spec -> compile_policy -> CompiledAdmissionPolicy and the faults with their field paths
+    CompiledAdmissionPolicy + PolicyInputs -> values of expressions (`PolicyInputs.evaluate`)
 
 `object`, `oldObject` and `params` are untyped, as in Kubernetes; `type_warnings` compiles once more with the types of the
 kinds that a policy names. Variables are computed when they are first used, and once for each evaluation.
@@ -133,7 +133,7 @@ class CompiledValidation:
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledPolicy:
+class CompiledAdmissionPolicy:
     conditions: Sequence[PolicyExpression] = ()
     variables: Mapping[str, PolicyExpression] = field(default_factory=dict)
     validations: Sequence[CompiledValidation] = ()
@@ -142,7 +142,7 @@ class CompiledPolicy:
     """(patchType, expression)"""
 
 
-def compile_policy(spec: Obj, object_type: CelType = DYN) -> tuple[CompiledPolicy, list[FieldError]]:
+def compile_policy(spec: Obj, object_type: CelType = DYN) -> tuple[CompiledAdmissionPolicy, list[FieldError]]:
     """What can be compiled of the `spec` of a validating or mutating policy, and what is wrong with the rest."""
     return _Compilation(spec, object_type).whole()
 
@@ -161,13 +161,13 @@ class _Compilation:
             self._base["params"] = DYN
         self._fields: dict[str, tuple[str, CelType]] = {}
 
-    def whole(self) -> tuple[CompiledPolicy, list[FieldError]]:
+    def whole(self) -> tuple[CompiledAdmissionPolicy, list[FieldError]]:
         conditions = list(self._conditions(self.spec.get("matchConditions") or ()))
         variables = dict(self._variables(self.spec.get("variables") or ()))
         validations = list(self._validations(self.spec.get("validations") or ()))
         annotations = list(self._annotations(self.spec.get("auditAnnotations") or ()))
         mutations = list(self._mutations(self.spec.get("mutations") or ()))
-        return CompiledPolicy(conditions, variables, validations, annotations, mutations), self.faults
+        return CompiledAdmissionPolicy(conditions, variables, validations, annotations, mutations), self.faults
 
     def _expression(
         self,
@@ -292,16 +292,21 @@ class _LazyVariables(dict[str, Any]):
             raise CelError(self._failed[name])
         expression = self._expressions[name]
         inputs = self._inputs
+        # Variables have a budget of their own, since they are computed amid an expression that counts down its own. One that
+        # uses others does not see what they spend until it ends: so all together may take twice what is allowed, not more.
+        start = inputs.variable_steps
+        left = [start]
         try:
-            # Variables have a budget of their own, since they are computed amid an expression that counts down its own.
-            value = expression.program.evaluate(
-                [inputs.values[each] for each in expression.names], inputs.variable_budget
-            )
+            self[name] = expression.program.evaluate([inputs.values[each] for each in expression.names], left)
         except CelError as fault:
             self._failed[name] = f'composited variable "{name}" fails to evaluate: {fault}'
-            raise CelError(self._failed[name]) from fault
-        self[name] = value
-        return value
+        finally:
+            inputs.variable_steps -= start - left[0]
+        if inputs.variable_steps < 0:
+            raise CostExceeded("call cost exceeds limit")
+        if name in self._failed:
+            raise CelError(self._failed[name])
+        return self[name]
 
 
 KINDS[_LazyVariables] = "kubernetes.variables"
@@ -310,10 +315,10 @@ KINDS[_LazyVariables] = "kubernetes.variables"
 class PolicyInputs:
     """The values that one evaluation of a policy sees, and the work that is left for it."""
 
-    def __init__(self, policy: CompiledPolicy, values: dict[str, Any], budget: int = BUDGET) -> None:
+    def __init__(self, policy: CompiledAdmissionPolicy, values: dict[str, Any], budget: int = BUDGET) -> None:
         self.values = values
         self.budget = [budget]
-        self.variable_budget = [budget]
+        self.variable_steps = budget
         values["variables"] = _LazyVariables(self, policy.variables)
 
     def evaluate(self, expression: PolicyExpression) -> Any:

@@ -18,6 +18,11 @@ MAX_OPERATIONS: Final = 10_000
 MAX_COPIED_BYTES: Final = 3 * 1024 * 1024
 
 _ABSENT: Final = object()
+_REJECTED: Final = "the server rejected our request due to an error in our request"
+
+
+class PatchTestFailed(Invalid):
+    """A `test` operation found another value."""
 
 
 def json_patch(current: dict[str, Any], patch: object) -> dict[str, Any]:
@@ -38,7 +43,7 @@ def json_patch(current: dict[str, Any], patch: object) -> dict[str, Any]:
 
 
 def _refused(why: str) -> Invalid:
-    return Invalid(f"the server rejected our request due to an error in our request: {why}")
+    return Invalid(f"{_REJECTED}: {why}")
 
 
 def _run(document: _Document, operation: object) -> None:
@@ -215,7 +220,8 @@ def _test(document: _Document, path: list[str], _source: list[str], value: Any) 
     if found is _ABSENT:
         found = None  # as Kubernetes' library has it: a test for null passes where nothing is
     if not _equal(found, value):
-        raise _refused(f"testing value {_text(path)} failed: test failed")
+        why = f"testing value {_text(path)} failed: test failed"
+        raise PatchTestFailed(f"{_REJECTED}: {why}")
 
 
 def _equal(left: Any, right: Any) -> bool:

@@ -18,6 +18,7 @@ from coterie.kube.api.names import (
 )
 from coterie.kube.api.rules.base import Errors, KindRules, Obj, make_rules, section, setdefaults
 from coterie.kube.api.rules.common import one_of
+from coterie.kube.api.rules.webhooks import check_rule
 from coterie.kube.api.selectors import validate_selector
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ else:
     policies = lazy_import("coterie.kube.api.cel.policies")
 
 GROUP: Final = "admissionregistration.k8s.io"
-_OPERATIONS: Final = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
-_SCOPES: Final = ("*", "Cluster", "Namespaced")
+_MUTABLE: Final = ("*", "CONNECT", "CREATE", "UPDATE")
 _REASONS: Final = ("Forbidden", "Invalid", "RequestEntityTooLarge")
 _ACTIONS: Final = ("Audit", "Deny", "Warn")
 _MOST_CONDITIONS: Final = 64
@@ -88,7 +88,7 @@ def _validate_mutating(obj: Obj) -> Errors:
         for place, operation in enumerate(rule.get("operations") or ()):
             if operation == "DELETE":
                 at = f"spec.matchConstraints.resourceRules[{index}].operations[{place}]"
-                errors.append(not_supported(at, operation, tuple(op for op in _OPERATIONS if op != "DELETE")))
+                errors.append(not_supported(at, operation, _MUTABLE))
     errors += one_of(spec.get("reinvocationPolicy"), ("IfNeeded", "Never"), "spec.reinvocationPolicy")
     if not spec.get("mutations"):
         errors.append(required("spec.mutations", "mutations must contain at least one item"))
@@ -136,11 +136,11 @@ def _check_match(match: Obj, path: str) -> Errors:
         errors += validate_selector(match.get(key) or {}, f"{path}.{key}")
     for key in ("resourceRules", "excludeResourceRules"):
         for index, rule in enumerate(match.get(key) or ()):
-            errors += _check_rule(rule, f"{path}.{key}[{index}]")
+            errors += _check_named_rule(rule, f"{path}.{key}[{index}]")
     return errors
 
 
-def _check_rule(rule: Obj, path: str) -> Errors:
+def _check_named_rule(rule: Obj, path: str) -> Errors:
     errors: Errors = []
     seen: set[str] = set()
     for index, name in enumerate(rule.get("resourceNames") or ()):
@@ -149,39 +149,7 @@ def _check_rule(rule: Obj, path: str) -> Errors:
         if name in seen:
             errors.append(duplicate(at, name))
         seen.add(name)
-    errors += _check_wildcard(rule.get("operations") or [], f"{path}.operations", "operations")
-    for index, operation in enumerate(rule.get("operations") or ()):
-        if operation not in _OPERATIONS:
-            errors.append(not_supported(f"{path}.operations[{index}]", operation, _OPERATIONS))
-    errors += _check_wildcard(rule.get("apiGroups") or [], f"{path}.apiGroups", "API groups")
-    errors += _check_wildcard(rule.get("apiVersions") or [], f"{path}.apiVersions", "API versions")
-    errors += [
-        required(f"{path}.apiVersions[{index}]")
-        for index, version in enumerate(rule.get("apiVersions") or ())
-        if not version
-    ]
-    errors += _check_resources(rule.get("resources") or [], f"{path}.resources")
-    return errors + one_of(rule.get("scope"), _SCOPES, f"{path}.scope")
-
-
-def _check_wildcard(values: list[str], path: str, what: str) -> Errors:
-    if not values:
-        return [required(path)]
-    if len(values) > 1 and "*" in values:
-        return [invalid(path, values, f"if '*' is present, must not specify other {what}")]
-    return []
-
-
-def _check_resources(resources: list[str], path: str) -> Errors:
-    if not resources:
-        return [required(path)]
-    errors = [required(f"{path}[{index}]") for index, name in enumerate(resources) if not name]
-    if len(resources) > 1 and "*/*" in resources:
-        errors.append(invalid(path, resources, "if '*/*' is present, must not specify other resources"))
-    elif "*" in resources and any("/" not in name for name in resources if name != "*"):
-        why = "if '*' is present, must not specify other resources without subresources"
-        errors.append(invalid(path, resources, why))
-    return errors
+    return errors + check_rule(rule, path)
 
 
 def _check_conditions(conditions: list[Obj], path: str) -> Errors:

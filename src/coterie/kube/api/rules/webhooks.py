@@ -23,8 +23,6 @@ else:
 
 GROUP = "admissionregistration.k8s.io"
 REVIEW_VERSIONS = ("v1", "v1beta1")
-VARIABLES = ("object", "oldObject", "request", "authorizer")
-"""What match conditions see, in the order in which they are evaluated with."""
 _OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
 _SCOPES = ("*", "Cluster", "Namespaced")
 _MOST_CONDITIONS = 64
@@ -75,7 +73,7 @@ def _check_webhook(webhook: Obj, path: str) -> Errors:
     errors = _check_name(webhook.get("name") or "", f"{path}.name")
     errors += check_review_versions(webhook.get("admissionReviewVersions") or [], f"{path}.admissionReviewVersions")
     for index, rule in enumerate(webhook.get("rules") or ()):
-        errors += _check_rule(rule, f"{path}.rules[{index}]")
+        errors += check_rule(rule, f"{path}.rules[{index}]")
     errors += optional_one_of(webhook.get("failurePolicy"), ("Fail", "Ignore"), f"{path}.failurePolicy")
     errors += optional_one_of(webhook.get("matchPolicy"), ("Equivalent", "Exact"), f"{path}.matchPolicy")
     if not webhook.get("sideEffects"):
@@ -117,7 +115,7 @@ def check_review_versions(versions: list[str], path: str, known: tuple[str, ...]
     return errors
 
 
-def _check_rule(rule: Obj, path: str) -> Errors:
+def check_rule(rule: Obj, path: str) -> Errors:
     errors = _check_list(rule.get("operations") or [], f"{path}.operations", "operations")
     for index, operation in enumerate(rule.get("operations") or ()):
         if operation not in _OPERATIONS:
@@ -261,11 +259,27 @@ def _check_conditions(conditions: list[Obj], path: str) -> Errors:
     return errors
 
 
+def compile_condition(expression: str) -> program.CelProgram:
+    """To be evaluated with: the object, the old one, the request, an authorizer, its check of the resource of the request.
+
+    Raises CompileError."""
+    return program.compile_expression(
+        expression,
+        {
+            "object": types.DYN,
+            "oldObject": types.DYN,
+            "request": types.DYN,
+            "authorizer": types.AUTHORIZER,
+            "authorizer.requestResource": types.RESOURCE_CHECK,
+        },
+    )
+
+
 def _check_expression(expression: str, path: str) -> Errors:
     if not expression:
         return [required(path)]
     try:
-        compiled = program.compile_expression(expression, dict.fromkeys(VARIABLES, types.DYN))
+        compiled = compile_condition(expression)
     except cel_errors.CompileError as fault:
         return [invalid(path, expression, f"compilation failed: {fault}")]
     if compiled.type is not types.BOOL and compiled.type is not types.DYN:

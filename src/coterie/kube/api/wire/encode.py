@@ -85,6 +85,10 @@ def kind_encoder(api_version: str, kind: str) -> MessageEncoder | None:
     return encoder_of(found) if found is not None else None
 
 
+def message_encoder(name: str) -> MessageEncoder:
+    return encoder_of(message(name))
+
+
 @cache
 def encoder_of(of: Message) -> MessageEncoder:
     special = _SPECIAL.get(of.name)
@@ -144,9 +148,9 @@ def _single(number: int, field: Field) -> FieldEncoder:
             tag = varint(number << 3 | 2)
 
             def text(value: Any) -> bytes:
-                data = value.encode()
+                data: bytes = value.encode()
                 size = len(data)
-                return b"%b%b%b" % (tag, small[size] if size < 2048 else _varint(size), data)
+                return tag + (small[size] if size < 2048 else _varint(size)) + data  # faster than formatting
 
             return text
         case Op.INT:
@@ -172,7 +176,7 @@ def _single(number: int, field: Field) -> FieldEncoder:
     def nested(value: Any) -> bytes:
         body = inner(value)
         size = len(body)
-        return b"%b%b%b" % (tag, small[size] if size < 2048 else _varint(size), body)
+        return tag + (small[size] if size < 2048 else _varint(size)) + body
 
     return nested
 
@@ -188,7 +192,8 @@ def _map(number: int, field: Field) -> FieldEncoder:
         parts = []
         for key, value in values.items():
             body = key_of(key) + (value_of(value) if value is not None else b"")
-            parts.append(b"%b%b%b" % (tag, varint(len(body)), body))
+            size = len(body)
+            parts.append(tag + (_SMALL[size] if size < 2048 else _varint(size)) + body)
         return b"".join(parts)
 
     return entries

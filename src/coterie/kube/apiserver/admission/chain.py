@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.http.messages import UserInfo
+from coterie.http.messages import Request, UserInfo
 from coterie.kube.api.resources import Resource
 
 Object = dict[str, Any]
@@ -30,9 +30,32 @@ class AdmissionRequest:
     dry_run: bool
     subresource: str = ""
     release: list[Callable[[], None]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """Sent with the answer."""
+    request: Request | None = None
+    """The request that asks for it, where audit annotations are kept; None for writes of the server itself."""
+    preview: bool = False
+    """Webhooks will change the object, and the steps will see it again: a step that only refuses may wait for that."""
+    repeated: bool = False
+    """The steps have seen it before, and webhooks in between: a step that may act only once leaves it alone."""
+
+    def warn(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warnings.append(text)
+
+    def annotate(self, key: str, value: str) -> None:
+        """Add an annotation to the audit event of the request."""
+        if self.request is not None:
+            self.request.annotations = {**(self.request.annotations or {}), key: value}
 
 
 Step = Callable[[AdmissionRequest], None]
+LazyStep = Callable[[Callable[[], AdmissionRequest]], None]
+"""A step for requests that seldom concern it: the attempt is made only when the step wants to see it."""
+
+
+def admit_all(attempt: Callable[[], AdmissionRequest]) -> None:
+    """A LazyStep that refuses nothing."""
 
 
 class AdmissionReservations:

@@ -84,8 +84,11 @@ class Authenticator:
                 return ANONYMOUS
             else:
                 raise Unauthorized("Unauthorized")
+        elif self._clock.now().timestamp() > request.peer.certificate_until:
+            raise Unauthorized("Unauthorized")
         # One search in the joined names is several times cheaper than looking at each of them.
         if "impersonate-" in ",".join(headers):
+            request.user = user  # for the audit log, if the next line refuses
             acting = self._impersonated(user, headers)
             if acting is not user:
                 request.impersonator = user

@@ -53,6 +53,7 @@ _LIST_VERBS = frozenset(("list", "watch"))
 _READ_VERBS = frozenset(("get", "list", "watch"))
 _YES, _NO = RbacDecision(True, ""), RbacDecision(False, "")
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+_EPHEMERAL = b'"ephemeral":'
 _SECRET_VOLUMES = ("cephfs", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
 
 
@@ -248,12 +249,14 @@ class NodeAuthorizer(RbacAuthorizer):
         on, wanted = b'"nodeName":' + orjson.dumps(node), orjson.dumps(name)
         if resource == "configmaps" and name in self._configmaps:
             return any(self.pod_of(node, namespace, each) is not None for each in self._pods.names(namespace))
+        # The name of an ephemeral volume's claim is that of the pod and that of the volume.
+        made = resource == "persistentvolumeclaims"
         for entry in self._pods.names(namespace).values():
-            if on in entry.raw and wanted in entry.raw:
+            if on in entry.raw and (wanted in entry.raw or (made and _EPHEMERAL in entry.raw)):
                 pod = entry.load()
                 spec = pod.get("spec") or {}
                 if spec.get("nodeName") == node and (resource, name) in {
-                    *named_by(spec),
+                    *named_by(spec, entry.name),
                     *self._named_by_annotations(pod),
                 }:
                     return True
@@ -307,7 +310,7 @@ def made_on(volume: Object) -> str:
     return annotations.get(SELECTED_NODE) or "" if annotations.get(PROVISIONED_BY) == LOCAL_PATH_PROVISIONER else ""
 
 
-def named_by(spec: Object) -> Iterator[tuple[str, str]]:
+def named_by(spec: Object, pod_name: str = "") -> Iterator[tuple[str, str]]:
     """(resource, name) of everything in its namespace that a pod names."""
     yield "serviceaccounts", spec.get("serviceAccountName") or "default"
     for secret in _items(spec.get("imagePullSecrets")):
@@ -317,6 +320,8 @@ def named_by(spec: Object) -> Iterator[tuple[str, str]]:
             yield from _named_by_container(container)
     for volume in _items(spec.get("volumes")):
         yield from _named_by_volume(volume)
+        if volume.get("ephemeral") and pod_name:
+            yield "persistentvolumeclaims", f"{pod_name}-{volume.get('name')}"
 
 
 def _named_by_container(container: Object) -> Iterator[tuple[str, str]]:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from coterie.kube.apiserver.tables.ages import UNKNOWN, age
-from coterie.kube.apiserver.tables.columns import AGE, NAME, NONE, Cells, Object, TableColumn, TableLayout, number, text
+from coterie.kube.apiserver.tables.ages import UNKNOWN, age, human_duration
+from coterie.kube.apiserver.tables.columns import (
+    AGE,
+    NAME,
+    NONE,
+    UNSET,
+    Cells,
+    Object,
+    TableColumn,
+    TableLayout,
+    number,
+    text,
+)
 from coterie.kube.apiserver.tables.formats import created, items, name_of, part
 
 _ROLE_PREFIX = "node-role.kubernetes.io/"
@@ -44,6 +55,23 @@ def node_roles(obj: Object) -> list[str]:
 
 def _address(status: Object, kind: str) -> str:
     return next((a.get("address") or "" for a in items(status, "addresses") if a.get("type") == kind), NONE)
+
+
+def signing_request(obj: Object, now: float) -> Cells:
+    spec, status = part(obj, "spec"), part(obj, "status")
+    seconds = spec.get("expirationSeconds")
+    types = {each.get("type") for each in items(status, "conditions")}
+    shown = ["Denied" if "Denied" in types else "Approved" if "Approved" in types else "Pending"]
+    shown += ["Failed"] if "Failed" in types else []
+    shown += ["Issued"] if status.get("certificate") else []
+    return [
+        name_of(obj),
+        age(created(obj), now),
+        spec.get("signerName") or NONE,
+        spec.get("username") or "",
+        NONE if seconds is None else human_duration(seconds),
+        ",".join(shown),
+    ]
 
 
 def namespace(obj: Object, now: float) -> Cells:
@@ -187,6 +215,34 @@ _BINDING = TableLayout(
     ),
     role_binding,
 )
+
+
+def _admission_policy(counted: str) -> Callable[[Object, float], Cells]:
+    def cells(obj: Object, now: float) -> Cells:
+        spec = part(obj, "spec")
+        kind = part(spec, "paramKind")
+        shown = f"{kind.get('apiVersion')}/{kind.get('kind')}" if kind else UNSET
+        return [name_of(obj), len(items(spec, counted)), shown, age(created(obj), now)]
+
+    return cells
+
+
+def admission_policy_binding(obj: Object, now: float) -> Cells:
+    spec = part(obj, "spec")
+    ref = part(spec, "paramRef")
+    shown = UNSET
+    if ref.get("name"):
+        shown = f"{ref.get('namespace') or '*'}/{ref['name']}"
+    elif ref:
+        shown = f"{ref.get('namespace') or '*'}/*"
+    return [name_of(obj), spec.get("policyName") or "", shown, age(created(obj), now)]
+
+
+_PARAM_KIND = text("ParamKind", "Kind of the objects that parameterize the policy.")
+_POLICY_BINDING = TableLayout(
+    (NAME, text("PolicyName", "Policy that is bound."), text("ParamRef", "Objects that parameterize the policy."), AGE),
+    admission_policy_binding,
+)
 _WEBHOOKS = TableLayout(
     (NAME, number("Webhooks", "Number of webhooks."), AGE),
     lambda obj, now: [name_of(obj), len(items(obj, "webhooks")), age(created(obj), now)],
@@ -227,7 +283,15 @@ CLUSTER: dict[tuple[str, str], TableLayout] = {
         (NAME, text("Type", "What the secret is for."), text("Data", "Number of entries."), AGE), secret
     ),
     ("", "serviceaccounts"): TableLayout((NAME, text("Secrets", "Number of secrets."), AGE), service_account),
+    (_ADMISSION, "mutatingadmissionpolicies"): TableLayout(
+        (NAME, number("Mutations", "Number of mutations."), _PARAM_KIND, AGE), _admission_policy("mutations")
+    ),
+    (_ADMISSION, "mutatingadmissionpolicybindings"): _POLICY_BINDING,
     (_ADMISSION, "mutatingwebhookconfigurations"): _WEBHOOKS,
+    (_ADMISSION, "validatingadmissionpolicies"): TableLayout(
+        (NAME, number("Validations", "Number of validations."), _PARAM_KIND, AGE), _admission_policy("validations")
+    ),
+    (_ADMISSION, "validatingadmissionpolicybindings"): _POLICY_BINDING,
     (_ADMISSION, "validatingwebhookconfigurations"): _WEBHOOKS,
     ("apiregistration.k8s.io", "apiservices"): TableLayout(
         (
@@ -237,6 +301,17 @@ CLUSTER: dict[tuple[str, str], TableLayout] = {
             AGE,
         ),
         api_service,
+    ),
+    ("certificates.k8s.io", "certificatesigningrequests"): TableLayout(
+        (
+            NAME,
+            AGE,
+            text("SignerName", "Who is asked to sign."),
+            text("Requestor", "Who asked."),
+            text("RequestedDuration", "How long the certificate should be valid."),
+            text("Condition", "What was decided."),
+        ),
+        signing_request,
     ),
     ("coordination.k8s.io", "leases"): TableLayout((NAME, text("Holder", "Who holds the lease."), AGE), lease),
     (_RBAC, "clusterrolebindings"): _BINDING,

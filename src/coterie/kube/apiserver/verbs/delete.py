@@ -9,22 +9,30 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from coterie.base.clock import Clock, rfc3339
+from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Response
 from coterie.kube.api import errors
 from coterie.kube.api.labels import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from coterie.kube.api.schema.node import Schema
 from coterie.kube.apiserver import bodies, content_negotiation, options, presentation
+from coterie.kube.apiserver.admission.chain import AdmissionRequest, LazyStep, admit_all
 from coterie.kube.apiserver.admission.steps import PROTECTED_NAMESPACES
-from coterie.kube.apiserver.call import ResourceRequest
+from coterie.kube.apiserver.call import STALE, ResourceRequest
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode
 from coterie.kube.apiserver.state.state import ObjectWrite, ResourceStorage
 from coterie.kube.apiserver.verbs import read
-from coterie.kube.apiserver.verbs.write import is_gone
+from coterie.kube.apiserver.verbs.write import REVIEW_ATTEMPTS, EntryChanged, is_gone
+from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
+
+if TYPE_CHECKING:
+    from coterie.kube.apiserver.webhooks import conversion
+else:
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
 
 Object = dict[str, Any]
 _POLICIES = ("Background", "Foreground", "Orphan")
@@ -48,12 +56,24 @@ class DeleteOptions:
 
 
 class DeleteVerbs:
-    def __init__(self, state: ResourceStorage, presenter: presentation.Presenter, schema: Schema, clock: Clock) -> None:
+    def __init__(
+        self,
+        state: ResourceStorage,
+        presenter: presentation.Presenter,
+        schema: Schema,
+        clock: Clock,
+        webhooks: WebhookRegistry,
+        *,
+        admit: LazyStep = admit_all,
+    ) -> None:
+        self._admit = admit
+        """Who may refuse a deletion that a client asks for."""
         self._state = state
         self._present = presenter
         self._schema = schema
         """That of DeleteOptions."""
         self._clock = clock
+        self._webhooks = webhooks
 
     async def delete(self, call: ResourceRequest) -> Response:
         want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
@@ -66,8 +86,10 @@ class DeleteVerbs:
                 kind="namespaces",
             )
         before = call.entry()
-        entry, gone = await self.delete_object(call, call.namespace, call.name, asked)
+        entry, gone = await self._delete_reviewed(call, call.namespace, call.name, asked)
         if not gone or resource.returns_deleted:
+            if call.converts:
+                await conversion.show(call, entry.raw)
             return self._present.one(call, entry.raw, want)
         details = {"name": call.name, "group": resource.group, "kind": resource.plural, "uid": before.uid}
         status = {
@@ -79,15 +101,58 @@ class DeleteVerbs:
         }
         return Response(200, orjson.dumps(status) + b"\n")
 
-    async def delete_object(
+    async def _delete_reviewed(
         self, call: ResourceRequest, namespace: str, name: str, asked: DeleteOptions
     ) -> tuple[ObjectEntry, bool]:
-        """Delete one object, or mark it for deletion; returns its last state and whether it is gone."""
+        """As `delete_object`, after the webhooks that deletions concern."""
+        if not self._webhooks.active:
+            return await self.delete_object(call, namespace, name, asked)
+        reviewer = self._webhooks.reviewer(
+            call, "DELETE", name=name, dry_run=asked.dry_run, options=_options_json(asked)
+        )
+        if reviewer is None:
+            return await self.delete_object(call, namespace, name, asked)
+        for _ in range(REVIEW_ATTEMPTS):
+            entry = call.collection.get(namespace, name)
+            if entry is None:
+                raise call.not_found()
+            webhook = call.view.conversion if call.converts else None
+            if isinstance(webhook, conversion.CrdConversion):
+                old = await webhook.load(call.view, call.collection, entry)
+            else:
+                old = entry.load()
+            await reviewer.mutate(None, old)
+            await reviewer.validate(None, old)
+            try:
+                return await self.delete_object(call, namespace, name, asked, revision=entry.revision)
+            except EntryChanged:
+                continue
+        raise call.conflict(STALE)
+
+    async def delete_object(
+        self,
+        call: ResourceRequest,
+        namespace: str,
+        name: str,
+        asked: DeleteOptions,
+        *,
+        revision: int = 0,
+        admitted: bool = False,
+    ) -> tuple[ObjectEntry, bool]:
+        """Delete one object, or mark it for deletion; returns its last state and whether it is gone.
+
+        `revision`: the one that was reviewed; raises EntryChanged when it is another by now. `admitted`: the caller has passed
+        admission with another request.
+        """
         outcome: list[bool] = []
 
         def decide(entry: ObjectEntry | None) -> ObjectWrite | None:
             if entry is None:
                 raise call.not_found()
+            if revision and entry.revision != revision:
+                raise EntryChanged
+            if not admitted:
+                self._admit(lambda: self._attempt(call, entry, asked))
             write = self._decide(call, entry, asked)
             outcome.append(write is not None and write.value is None)
             return write
@@ -101,6 +166,13 @@ class DeleteVerbs:
         written = await self._state.modify(collection, namespace, name, decide)
         assert written is not None
         return written, outcome[0]
+
+    @staticmethod
+    def _attempt(call: ResourceRequest, entry: ObjectEntry, asked: DeleteOptions) -> AdmissionRequest:
+        return AdmissionRequest(
+            "delete", call.resource, entry.namespace, entry.name, {}, entry.load(), call.user, asked.dry_run,
+            warnings=call.warnings, request=call.request,
+        )  # fmt: skip
 
     def _decide(self, call: ResourceRequest, entry: ObjectEntry, asked: DeleteOptions) -> ObjectWrite | None:
         obj = entry.load()
@@ -130,11 +202,13 @@ class DeleteVerbs:
         for start in range(0, len(entries), _PARALLEL):
             batch = entries[start : start + _PARALLEL]
             await asyncio.gather(*(self._delete_found(call, entry, asked) for entry in batch))
+        if call.converts:
+            await conversion.show(call, *(entry.raw for entry in entries))
         return self._present.many(call, entries, want, self._state.revision, "", 0)
 
     async def _delete_found(self, call: ResourceRequest, entry: ObjectEntry, asked: DeleteOptions) -> None:
         try:
-            await self.delete_object(call, entry.namespace, entry.name, asked)
+            await self._delete_reviewed(call, entry.namespace, entry.name, asked)
         except errors.NotFound:
             # Somebody else was faster, which is what was wanted.
             return
@@ -170,6 +244,21 @@ def delete_options(call: ResourceRequest, schema: Schema) -> DeleteOptions:
         resource_version=preconditions.get("resourceVersion") or "",
         dry_run=options.dry_run(body.get("dryRun") or request.params.get("dryRun")),
     )
+
+
+def _options_json(asked: DeleteOptions) -> Object:
+    """As webhooks see them."""
+    out: Object = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+    if asked.grace is not None:
+        out["gracePeriodSeconds"] = asked.grace
+    if asked.policy:
+        out["propagationPolicy"] = asked.policy
+    given = {"uid": asked.uid, "resourceVersion": asked.resource_version}
+    if preconditions := {key: value for key, value in given.items() if value}:
+        out["preconditions"] = preconditions
+    if asked.dry_run:
+        out["dryRun"] = ["All"]
+    return out
 
 
 def marked_for_deletion(obj: Object, asked: DeleteOptions, clock: Clock) -> Object:

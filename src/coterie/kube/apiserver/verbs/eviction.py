@@ -20,32 +20,49 @@ from coterie.kube.api import errors, selectors
 from coterie.kube.api.pod_state import DISRUPTION_TARGET
 from coterie.kube.api.schema.node import Schema
 from coterie.kube.apiserver import bodies, options
+from coterie.kube.apiserver.admission.chain import LazyStep, admit_all
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.state.collection import Collection
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode
 from coterie.kube.apiserver.state.state import ObjectWrite, ResourceStorage
 from coterie.kube.apiserver.verbs.delete import DeleteOptions, DeleteVerbs
+from coterie.kube.apiserver.verbs.subresources import body_attempt, review_body
+from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
 
 Object = dict[str, Any]
 _NOT_RUNNING = frozenset(("Succeeded", "Failed", "Pending"))
 _MAX_DISRUPTED_PODS = 2000
 """Evictions that the disruption controller has not confirmed yet; more would make the object too large."""
 _ATTEMPTS = 5
+_KIND = ("policy", "v1", "Eviction")
 
 
 class EvictionVerb:
     def __init__(
-        self, state: ResourceStorage, deleter: DeleteVerbs, budgets: Collection, schema: Schema, clock: Clock
+        self,
+        state: ResourceStorage,
+        deleter: DeleteVerbs,
+        budgets: Collection,
+        schema: Schema,
+        clock: Clock,
+        webhooks: WebhookRegistry,
+        *,
+        admit: LazyStep = admit_all,
     ) -> None:
+        self._admit = admit
         self._state = state
         self._deleter = deleter
         self._budgets = budgets
         self._schema = schema
         self._clock = clock
+        self._webhooks = webhooks
 
     async def evict(self, call: ResourceRequest) -> Response:
         request = call.request
         body = bodies.read_kind(request.body, request.headers.get("content-type", ""), "Eviction", self._schema)
+        if self._webhooks.active:
+            body = await review_body(self._webhooks, call, body, _KIND)
+        self._admit(lambda: body_attempt(call, body, _KIND))
         asked = _options(call, body.get("deleteOptions") or {})
         for attempt in range(1, _ATTEMPTS + 1):
             pod = call.entry().load()
@@ -57,7 +74,7 @@ class EvictionVerb:
                 # Evicted without a budget because of the state it is in: it must still be in that state when deleted.
                 guarded = replace(asked, resource_version=pod["metadata"]["resourceVersion"])
             try:
-                await self._deleter.delete_object(call, call.namespace, call.name, guarded)
+                await self._deleter.delete_object(call, call.namespace, call.name, guarded, admitted=True)
             except errors.Conflict:
                 if guarded is asked or attempt == _ATTEMPTS:
                     raise

@@ -2,31 +2,88 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from coterie.base.clock import Clock, rfc3339
+from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Response
 from coterie.kube.api import errors, names, patch
 from coterie.kube.api.schema.builtin import BuiltinSchemas
 from coterie.kube.apiserver import bodies, options
+from coterie.kube.apiserver.admission.chain import AdmissionRequest, LazyStep, admit_all
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.verbs.write import WriteVerbs
+from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
 
+if TYPE_CHECKING:
+    from coterie.kube.apiserver.webhooks import conversion
+else:
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
+
+ConnectVerb = Callable[[ResourceRequest], Response | Awaitable[Response]]
 Object = dict[str, Any]
+_BINDING = ("", "v1", "Binding")
 
 
 class Subresources:
-    def __init__(self, writer: WriteVerbs, schemas: BuiltinSchemas, clock: Clock) -> None:
+    def __init__(
+        self,
+        writer: WriteVerbs,
+        schemas: BuiltinSchemas,
+        clock: Clock,
+        webhooks: WebhookRegistry,
+        *,
+        admit: LazyStep = admit_all,
+    ) -> None:
+        self._admit = admit
         self._writer = writer
         self._schemas = schemas
         self._clock = clock
+        self._webhooks = webhooks
 
     def _read(self, call: ResourceRequest, kind: str, schema_name: str) -> Object:
         request = call.request
         content_type = request.headers.get("content-type", "")
         return bodies.read_kind(request.body, content_type, kind, self._schemas[schema_name])
+
+    # -- admission ----------------------------------------------------------------------------------------------
+
+    async def reviewed(self, call: ResourceRequest, body: Object, kind: tuple[str, str, str]) -> Object:
+        """What was sent, as webhooks left it; policies may refuse it."""
+        if self._webhooks.active:
+            body = await review_body(self._webhooks, call, body, kind)
+        self._admit(lambda: body_attempt(call, body, kind))
+        return body
+
+    def connected(self, verb: ConnectVerb) -> ConnectVerb:
+        """The verb of a connection to a pod, after the policies and webhooks that it concerns."""
+
+        def connect(call: ResourceRequest) -> Response | Awaitable[Response]:
+            self._admit(lambda: _connect_attempt(call))
+            return self._connect(call, verb) if self._webhooks.active else verb(call)
+
+        return connect
+
+    async def _connect(self, call: ResourceRequest, verb: ConnectVerb) -> Response:
+        subresource = call.resource.subresource(call.target.subresource)
+        assert subresource is not None
+        kind = (subresource.group, subresource.version, subresource.kind)
+        reviewer = self._webhooks.reviewer(call, "CONNECT", name=call.name, kind=kind)
+        if reviewer is not None:
+            if subresource.name != "proxy":
+                call.entry()  # of a proxied name scheme and port may be part
+            shown = _connect_options(call, subresource.kind)
+            if await reviewer.mutate(shown, None) is not shown:
+                raise errors.InternalError(
+                    "Internal error occurred: an admission webhook attempted to modify the options of a connection, "
+                    "which is not supported"
+                )
+            await reviewer.validate(shown, None)
+        answer = verb(call)
+        return answer if isinstance(answer, Response) else await answer
 
     # -- scale --------------------------------------------------------------------------------------------------
 
@@ -53,6 +110,8 @@ class Subresources:
 
         asked = options.write_options(call.request)
         raw = await self._writer.change_object(call, rescaled, asked)
+        if call.converts:
+            await conversion.show(call, raw)
         return _answer(call.strategy.scale_of(call.view.load(raw)))
 
     # -- pods ---------------------------------------------------------------------------------------------------
@@ -60,6 +119,9 @@ class Subresources:
     async def bind(self, call: ResourceRequest) -> Response:
         """POST pods/x/binding: the scheduler's decision, taken once."""
         body = self._read(call, "Binding", "v1/Binding")
+        if self._webhooks.active:
+            body = await review_body(self._webhooks, call, body, _BINDING)
+        self._admit(lambda: body_attempt(call, body, _BINDING))
         target, given = body.get("target") or {}, body.get("metadata") or {}
         node = target.get("name")
         faults = (
@@ -138,6 +200,65 @@ class Subresources:
 
         raw = await self._writer.change_object(call, finalized, options.write_options(call.request))
         return Response(200, raw)
+
+
+async def review_body(
+    webhooks: WebhookRegistry, call: ResourceRequest, body: Object, kind: tuple[str, str, str]
+) -> Object:
+    """A body that creates something else than the resource (an Eviction, a Binding), as webhooks left it."""
+    group, version, name = kind
+    dry_run = options.dry_run(call.request.params.get("dryRun")) if call.request.query else False
+    created = {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1", **({"dryRun": ["All"]} if dry_run else {})}
+    reviewer = webhooks.reviewer(call, "CREATE", name=call.name, dry_run=dry_run, options=created, kind=kind)
+    if reviewer is None:
+        return body
+    call.entry()
+    metadata = {"name": call.name, "namespace": call.namespace, **(body.get("metadata") or {})}
+    shown = {**body, "kind": name, "apiVersion": f"{group}/{version}" if group else version, "metadata": metadata}
+    mutated = await reviewer.mutate(shown, None)
+    assert mutated is not None
+    await reviewer.validate(mutated, None)
+    return mutated
+
+
+def body_attempt(call: ResourceRequest, body: Object, kind: tuple[str, str, str]) -> AdmissionRequest:
+    """A body that creates something else than the resource, as an attempt for admission."""
+    group, version, name = kind
+    shown = {**body, "kind": name, "apiVersion": f"{group}/{version}" if group else version}
+    return _attempt("create", call, shown)
+
+
+def _connect_attempt(call: ResourceRequest) -> AdmissionRequest:
+    subresource = call.resource.subresource(call.target.subresource)
+    assert subresource is not None
+    return _attempt("connect", call, _connect_options(call, subresource.kind))
+
+
+def _attempt(verb: str, call: ResourceRequest, shown: Object) -> AdmissionRequest:
+    dry_run = options.dry_run(call.request.params.get("dryRun")) if call.request.query else False
+    return AdmissionRequest(
+        verb, call.resource, call.namespace, call.name, shown, None, call.user, dry_run, call.target.subresource,
+        warnings=call.warnings, request=call.request,
+    )  # fmt: skip
+
+
+def _connect_options(call: ResourceRequest, kind: str) -> Object:
+    """The query of a connection as the object that it stands for."""
+    request = call.request
+    out: Object = {"kind": kind, "apiVersion": "v1"}
+    if kind == "PodPortForwardOptions":
+        ports = [int(port) for each in request.params.get("ports", []) for port in each.split(",") if port.isdecimal()]
+        return {**out, "ports": ports} if ports else out
+    if call.target.subresource == "proxy":
+        return {**out, "path": call.target.rest} if call.target.rest else out
+    for name in ("stdin", "stdout", "stderr", "tty"):
+        if options.boolean(request, name):
+            out[name] = True
+    if container := request.param("container"):
+        out["container"] = container
+    if commands := request.params.get("command"):
+        out["command"] = commands
+    return out
 
 
 def _answer(obj: Object) -> Response:

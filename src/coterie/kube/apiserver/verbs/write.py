@@ -7,13 +7,15 @@ the store, so no other write can come between. A dry run does everything but the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from coterie.base import ids
 from coterie.base.clock import Clock, rfc3339
+from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Response
 from coterie.kube.api import errors, names, patch
 from coterie.kube.api.fields import apply as server_side_apply
@@ -25,7 +27,14 @@ from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest, 
 from coterie.kube.apiserver.call import STALE, ResourceRequest
 from coterie.kube.apiserver.kinds import NotDecodable
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode, splice
-from coterie.kube.apiserver.state.state import ObjectWrite, ResourceStorage
+from coterie.kube.apiserver.state.state import Decide, ObjectWrite, ResourceStorage
+from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
+
+if TYPE_CHECKING:
+    from coterie.kube.apiserver.webhooks import conversion
+    from coterie.kube.apiserver.webhooks.dispatcher import AdmissionReviewer
+else:
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
 
 Object = dict[str, Any]
 Change = Callable[[Object], Object]
@@ -41,7 +50,15 @@ _COLLECTIONS = frozenset(("annotations", "finalizers", "labels", "managedFields"
 """Of metadata: an empty one is the same as none and is not kept, or `kubectl diff` would show it as a change."""
 _LONGEST_SHOWN = 4096
 _SUMMARY = 30
+_REVIEWED_BY_BODY = frozenset(("binding",))
+"""Sub-resources of which webhooks see what was sent, and not the object that it changes."""
+REVIEW_ATTEMPTS = 5
+"""How often a write is done again because its object changed while webhooks looked at it."""
 _KEPT_BY_SERVER = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink")
+
+
+class EntryChanged(Exception):
+    """The object is not the one that webhooks looked at."""
 
 
 class WriteVerbs:
@@ -52,12 +69,14 @@ class WriteVerbs:
         presenter: presentation.Presenter,
         clock: Clock,
         stored_only_kinds: Mapping[tuple[str, str], str],
+        webhooks: WebhookRegistry,
     ) -> None:
         self._state = state
         self._admission = admission
         self._present = presenter
         self._clock = clock
         self._stored_only = stored_only_kinds
+        self._webhooks = webhooks
 
     # -- create -------------------------------------------------------------------------------------------------
 
@@ -70,7 +89,10 @@ class WriteVerbs:
             raise errors.BadRequest("resourceVersion should not be set on objects to be created")
         if not metadata.get("name") and not metadata.get("generateName"):
             self._refuse(call, obj, [errors.required("metadata.name", "name or generateName is required")])
-        return self._present.one(call, await self.create_object(call, obj, asked), want, status=201)
+        raw = await self.create_object(call, obj, asked)
+        if call.converts:
+            await conversion.show(call, raw)
+        return self._present.one(call, raw, want, status=201)
 
     async def create_object(self, call: ResourceRequest, obj: Object, asked: options.WriteOptions) -> bytes:
         """Create an object that was read and belongs here; returns its stored bytes with revision."""
@@ -109,7 +131,20 @@ class WriteVerbs:
                 [], None, obj, strategy.storage_schema, manager=asked.manager, operation="Update",
                 api_version=resource.api_version, subresource="", now=now, has_status=strategy.has_status,
             )  # fmt: skip
-        attempt = AdmissionRequest("create", resource, call.namespace, name, obj, None, call.user, asked.dry_run)
+        attempt = AdmissionRequest(
+            "create", resource, call.namespace, name, obj, None, call.user, asked.dry_run,
+            warnings=call.warnings, request=call.request,
+        )  # fmt: skip
+        stored: Object | None = None
+        if self._webhooks.active or call.converts:
+            shown = given.get("name") or ""
+            reviewer = self._webhooks.reviewer(
+                call, "CREATE", name=shown, dry_run=asked.dry_run, options=_options_json("CreateOptions", asked)
+            )
+            if reviewer is not None or call.converts:
+                obj = attempt.obj = await self._reviewed_create(call, attempt, owners, reviewer)
+                attempt.repeated = True
+                stored = await self._converted(call, obj)
         with self._admission.reserving() as reserved:
             reserved.admit(attempt)
             self._refuse(call, obj, [*names.validate_meta(obj, resource), *strategy.validate_create(obj)])
@@ -122,7 +157,7 @@ class WriteVerbs:
                         group=resource.group,
                         kind=resource.plural,
                     )
-                return ObjectWrite(encode(obj, collection.api_version, collection.kind))
+                return ObjectWrite(encode(stored or obj, collection.api_version, collection.kind))
 
             if owners:
                 obj["metadata"]["managedFields"] = owners
@@ -133,6 +168,37 @@ class WriteVerbs:
             entry = await self._state.modify(collection, call.namespace, name, decide)
         assert entry is not None
         return entry.raw
+
+    async def _reviewed_create(
+        self, call: ResourceRequest, attempt: AdmissionRequest, owners: list[Object], reviewer: AdmissionReviewer | None
+    ) -> Object:
+        """The object as webhooks left it. What admission holds meanwhile is given back: they may take their time."""
+        strategy = call.strategy
+        with self._admission.reserving() as held:
+            held.admit(replace(attempt, release=[], preview=True))
+        obj = attempt.obj
+        if owners:
+            obj["metadata"]["managedFields"] = owners
+        if reviewer is not None:
+            mutated = await reviewer.mutate(obj, None)
+            assert mutated is not None
+            if mutated is not obj:
+                obj = mutated
+                strategy.default(obj)
+                strategy.prepare_create(obj)
+        if reviewer is None or reviewer.validating:
+            with self._admission.reserving() as held:
+                held.admit(replace(attempt, obj=obj, release=[], repeated=True))
+            self._refuse(call, obj, [*names.validate_meta(obj, call.resource), *strategy.validate_create(obj)])
+            if reviewer is not None:
+                await reviewer.validate(obj, None)
+        return obj
+
+    @staticmethod
+    async def _converted(call: ResourceRequest, obj: Object) -> Object:
+        """As it is stored, where a webhook converts it."""
+        webhook = call.view.conversion
+        return await webhook.to_storage(call.collection, obj) if isinstance(webhook, conversion.CrdConversion) else obj
 
     # -- update -------------------------------------------------------------------------------------------------
 
@@ -148,12 +214,26 @@ class WriteVerbs:
                 f"the name of the object ({metadata['name']}) does not match the name on the URL ({call.name})"
             )
         raw = await self.change_object(call, lambda _: obj, asked)
+        if call.converts:
+            await conversion.show(call, raw)
         return self._present.one(call, raw, want)
 
     async def change_object(
         self, call: ResourceRequest, change: Change, asked: options.WriteOptions, *, applying: bool = False
     ) -> bytes:
         """Change an existing object; returns its bytes as they are afterwards."""
+        if (self._webhooks.active or call.converts) and call.target.subresource not in _REVIEWED_BY_BODY:
+            scale = call.target.subresource == "scale"
+            reviewer = self._webhooks.reviewer(
+                call,
+                "UPDATE",
+                name=call.name,
+                dry_run=asked.dry_run,
+                options=_options_json("UpdateOptions", asked),
+                kind=("autoscaling", "v1", "Scale") if scale else None,
+            )
+            if reviewer is not None or call.converts:
+                return await self._change_reviewed(call, change, asked, reviewer, track=not applying)
 
         def decide(entry: ObjectEntry | None) -> ObjectWrite | None:
             if entry is None:
@@ -161,15 +241,115 @@ class WriteVerbs:
             return self._decide_update(call, entry, change, asked, reserved, track=not applying)
 
         with self._admission.reserving() as reserved:
-            if asked.dry_run:
-                entry = call.entry()
-                write = decide(entry)
-                if write is None or write.value is None:
-                    return entry.raw
-                return splice(write.value, len(call.collection.head), entry.revision)
-            written = await self._state.modify(call.collection, call.namespace, call.name, decide)
+            return await self._written(call, asked, decide)
+
+    async def _written(self, call: ResourceRequest, asked: options.WriteOptions, decide: Decide) -> bytes:
+        if asked.dry_run:
+            entry = call.entry()
+            write = decide(entry)
+            if write is None or write.value is None:
+                return entry.raw
+            return splice(write.value, len(call.collection.head), entry.revision)
+        written = await self._state.modify(call.collection, call.namespace, call.name, decide)
         assert written is not None
         return written.raw
+
+    async def _change_reviewed(
+        self,
+        call: ResourceRequest,
+        change: Change,
+        asked: options.WriteOptions,
+        reviewer: AdmissionReviewer | None,
+        *,
+        track: bool,
+    ) -> bytes:
+        """As `change_object`, with webhooks that look at the change first. They see one revision of the object, and the
+        write is made only if that is still the current one; else everything is done again."""
+        for _ in range(REVIEW_ATTEMPTS):
+            entry = call.entry()
+            old, current = await self._snapshot(call, entry)
+            new, owners = self._draft_update(call, current, old, change, asked, track=track)
+            with self._admission.reserving() as held:
+                held.admit(self._update_attempt(call, new, old, asked, preview=True))
+            if owners:
+                new["metadata"]["managedFields"] = owners
+            if reviewer is not None:
+                new = await self._mutated_update(call, new, old, reviewer)
+            if reviewer is None or reviewer.validating:
+                with self._admission.reserving() as held:
+                    held.admit(self._update_attempt(call, new, old, asked, repeated=True))
+                self._check_update(call, new, old)
+                if reviewer is not None:
+                    await reviewer.validate(*self._shown_update(call, new, old))
+            stored = await self._converted(call, new) if call.converts else new
+            try:
+                with self._admission.reserving() as reserved:
+                    return await self._written(
+                        call,
+                        asked,
+                        self._decide_reviewed(call, entry.revision, new, stored, old, owners, asked, reserved),
+                    )
+            except EntryChanged:
+                continue
+        raise call.conflict(STALE)
+
+    def _decide_reviewed(
+        self,
+        call: ResourceRequest,
+        revision: int,
+        new: Object,
+        stored: Object,
+        old: Object,
+        owners: list[Object],
+        asked: options.WriteOptions,
+        reserved: AdmissionReservations,
+    ) -> Decide:
+        def decide(found: ObjectEntry | None) -> ObjectWrite | None:
+            if found is None:
+                raise call.not_found()
+            if found.revision != revision:
+                raise EntryChanged
+            reserved.admit(self._update_attempt(call, new, old, asked, repeated=True))
+            self._check_update(call, new, old)
+            write = self._write_of(call, new, old, owners)
+            if stored is new or write is None or write.value is None:
+                return write
+            return ObjectWrite(encode(stored, call.collection.api_version, call.collection.kind))
+
+        return decide
+
+    @staticmethod
+    async def _snapshot(call: ResourceRequest, entry: ObjectEntry) -> tuple[Object, Object]:
+        """The object as the write path compares with, and a copy of it in the version of the request."""
+        webhook = call.view.conversion
+        if call.converts and isinstance(webhook, conversion.CrdConversion):
+            old = await webhook.load(call.view, call.collection, entry)
+            return old, deepcopy(old)
+        return entry.load(), call.view.load(entry.raw)
+
+    async def _mutated_update(
+        self, call: ResourceRequest, new: Object, old: Object, reviewer: AdmissionReviewer
+    ) -> Object:
+        strategy, subresource = call.strategy, call.target.subresource
+        shown, shown_old = self._shown_update(call, new, old)
+        mutated = await reviewer.mutate(shown, shown_old)
+        assert mutated is not None
+        if mutated is shown:
+            return new
+        if subresource == "scale":
+            mutated = strategy.apply_scale(new, mutated)
+        elif subresource == "finalize":
+            # Nothing else of the namespace is checked on this path.
+            wanted = (mutated.get("spec") or {}).get("finalizers") or []
+            mutated = {**new, "spec": {**(new.get("spec") or {}), "finalizers": wanted}}
+        self._prepare_update(call, mutated, old)
+        return mutated
+
+    @staticmethod
+    def _shown_update(call: ResourceRequest, new: Object, old: Object) -> tuple[Object, Object]:
+        if call.target.subresource != "scale":
+            return new, old
+        return call.strategy.scale_of(new), call.strategy.scale_of(old)
 
     def _decide_update(
         self,
@@ -181,39 +361,81 @@ class WriteVerbs:
         *,
         track: bool,
     ) -> ObjectWrite | None:
-        strategy, resource, subresource = call.strategy, call.resource, call.target.subresource
         old = entry.load()
-        # From a copy of its own: what a change leaves alone it shares, and defaults are filled in in place.
-        wanted = change(call.view.load(entry.raw))
+        new, owners = self._draft_update(call, call.view.load(entry.raw), old, change, asked, track=track)
+        reserved.admit(self._update_attempt(call, new, old, asked))
+        self._check_update(call, new, old)
+        return self._write_of(call, new, old, owners)
+
+    def _draft_update(
+        self,
+        call: ResourceRequest,
+        current: Object,
+        old: Object,
+        change: Change,
+        asked: options.WriteOptions,
+        *,
+        track: bool,
+    ) -> tuple[Object, list[Object]]:
+        """The object as the client wants it, before admission, and the owners of its fields. `current` is `old` in the version
+        of the request, in a copy of its own: what a change leaves alone it shares, and defaults are filled in in place."""
+        strategy, resource, subresource = call.strategy, call.resource, call.target.subresource
+        wanted = change(current)
         new = self._with_kept_metadata(call, wanted, old)
         new = call.view.to_stored(new)
-        if subresource == "status":
-            strategy.prepare_status(new, old)
-        elif subresource == "ephemeralcontainers":
-            strategy.default(new)
-        elif subresource not in _EXACT:
-            strategy.default(new)
-            strategy.prepare_update(new, old)
-        owners = wanted["metadata"].get("managedFields")
+        self._prepare_update(call, new, old)
+        owners: list[Object] = wanted["metadata"].get("managedFields") or []
         if track:
             owners = ownership.track_update(
                 entries.choose_managed_fields(old, wanted, subresource), old, new, strategy.storage_schema,
                 manager=asked.manager, operation="Update", api_version=resource.api_version,
                 subresource=subresource, now=rfc3339(self._clock.now()), has_status=strategy.has_status,
             )  # fmt: skip
-        reserved.admit(
-            AdmissionRequest(
-                "update", resource, call.namespace, call.name, new, old, call.user, asked.dry_run, subresource
-            )
-        )
+        return new, owners
+
+    @staticmethod
+    def _prepare_update(call: ResourceRequest, new: Object, old: Object) -> None:
+        strategy, subresource = call.strategy, call.target.subresource
+        if subresource == "status":
+            strategy.prepare_status(new, old)
+        elif subresource == "approval":
+            strategy.prepare_approval(new, old)
+        elif subresource == "ephemeralcontainers":
+            strategy.default(new)
+        elif subresource not in _EXACT:
+            strategy.default(new)
+            strategy.prepare_update(new, old)
+
+    @staticmethod
+    def _update_attempt(
+        call: ResourceRequest,
+        new: Object,
+        old: Object,
+        asked: options.WriteOptions,
+        *,
+        preview: bool = False,
+        repeated: bool = False,
+    ) -> AdmissionRequest:
+        return AdmissionRequest(
+            "update", call.resource, call.namespace, call.name, new, old, call.user, asked.dry_run,
+            call.target.subresource, warnings=call.warnings, request=call.request, preview=preview, repeated=repeated,
+        )  # fmt: skip
+
+    def _check_update(self, call: ResourceRequest, new: Object, old: Object) -> None:
+        strategy, resource, subresource = call.strategy, call.resource, call.target.subresource
         faults = [*names.validate_meta(new, resource), *names.validate_meta_update(new, old)]
         if subresource == "status":
             faults += strategy.validate_status(new, old)
+        elif subresource == "approval":
+            faults += strategy.validate_approval(new, old)
         elif subresource == "ephemeralcontainers":
             faults += pods.validate_ephemeral_update(new, old)
         elif subresource not in _EXACT:
             faults += strategy.validate_update(new, old)
         self._refuse(call, new, faults)
+
+    @staticmethod
+    def _write_of(call: ResourceRequest, new: Object, old: Object, owners: list[Object]) -> ObjectWrite | None:
         if owners:
             new["metadata"]["managedFields"] = owners
         else:
@@ -280,7 +502,10 @@ class WriteVerbs:
             self._warn(call, patched)
             return patched
 
-        return self._present.one(call, await self.change_object(call, change, asked), want)
+        raw = await self.change_object(call, change, asked)
+        if call.converts:
+            await conversion.show(call, raw)
+        return self._present.one(call, raw, want)
 
     async def _apply(
         self, call: ResourceRequest, asked: options.WriteOptions, want: content_negotiation.NegotiatedFormat
@@ -314,6 +539,8 @@ class WriteVerbs:
             if call.collection.get(call.namespace, call.name) is not None:
                 try:
                     raw = await self.change_object(call, merged, asked, applying=True)
+                    if call.converts:
+                        await conversion.show(call, raw)
                     return self._present.one(call, raw, want)
                 except errors.NotFound:
                     continue
@@ -323,6 +550,8 @@ class WriteVerbs:
                 raise call.conflict("the object does not exist, but the patch names a version or uid of it")
             try:
                 raw = await self._create_once(call, merged(None), replace(asked, manager=""))
+                if call.converts:
+                    await conversion.show(call, raw)
                 return self._present.one(call, raw, want, status=201)
             except errors.AlreadyExists:
                 continue
@@ -415,6 +644,18 @@ class WriteVerbs:
             metadata = obj.get("metadata") or {}
             name = metadata.get("name") or metadata.get("generateName") or ""
             raise errors.invalid_object(call.resource.kind, call.resource.group, name, faults)
+
+
+def _options_json(kind: str, asked: options.WriteOptions) -> Object:
+    """As webhooks see them."""
+    out: Object = {"kind": kind, "apiVersion": "meta.k8s.io/v1"}
+    if asked.dry_run:
+        out["dryRun"] = ["All"]
+    if asked.manager:
+        out["fieldManager"] = asked.manager
+    if asked.explicit_validation:
+        out["fieldValidation"] = asked.validation
+    return out
 
 
 _SERVER_ONLY = frozenset(
