@@ -4,8 +4,9 @@ from __future__ import annotations
 
 HELP = """
 Add machines to a control plane, or to the domain of a lite, and take them away. Run `add` on the machine of the control
-plane or of the lite, `join`, `leave` and `reset` on the new machine, and `drain` and `delete` wherever there is a kubeconfig, or at a lite. `add` writes a join file; copy it to the new
-machine and run `join` there. Nothing else has to be installed or configured.
+plane or of the lite, `join`, `leave` and `reset` on the new machine, and `drain` and `delete` wherever there is a
+kubeconfig, or at the lite. `add` writes a join file; copy it to the new machine and run `join` there. Nothing else has
+to be installed or configured.
 
 Examples:
   coterie node add node-2 --address 10.0.0.2            # control plane: writes node-2.join

@@ -15,7 +15,8 @@ HELP = """
 Empty a node: no new pods are scheduled there (it is cordoned), and its pods are evicted gracefully, as fast as their
 PodDisruptionBudgets allow. Their controllers create replacements on other nodes. The command ends when the pods are
 gone. Pods of DaemonSets cannot be moved, and pods without a controller are not replaced: both are named before anything
-is evicted, and need --ignore-daemonsets or --force. The same as `kubectl drain`. Works at a lite for its own domain, too.
+is evicted, and need --ignore-daemonsets or --force. The same as `kubectl drain`. At a lite it works for the nodes of its
+own domain.
 
 Examples:
   coterie node drain node-2 --ignore-daemonsets
