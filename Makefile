@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# One more than cores: the tests of whole networks wait most of the time.
-JOBS ?= $(shell expr $$(nproc) + 1)
+# As many as cores: tests of whole networks measure nothing, but more workers make them wait for each other.
+JOBS ?= $(shell nproc)
 
-.PHONY: setup demo psi secretflow hashes sbom protos fuzz test test-user lint types unit conformance bench clean help
+.PHONY: setup demo psi secretflow hashes sbom protos fuzz test test-user lint types unit conformance kubernetes bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -66,6 +66,10 @@ test-user: $(STAMP)  ## the tests of pods and networks; as an ordinary user they
 	@timeout 120 $(BIN)/python -m coterie.cli.psi_environment || echo 'The tests that need the environment of the PSI engine are skipped.'
 	@timeout 180 $(BIN)/python -m coterie.cli.engine_environment secretflow || echo 'The tests that need SecretFlow are skipped.'
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup $(USER_TESTS)
+
+kubernetes: setup  ## kube-controller-manager and kube-scheduler of Kubernetes against our API server (builds them with Go)
+	@scripts/get-kubernetes
+	COTERIE_REAL_KUBERNETES=1 $(BIN)/pytest -q tests/real_kubernetes
 
 bench: $(STAMP)  ## measure; prints the table that docs/benchmarks.md keeps
 	$(BIN)/python -m benchmarks.run

@@ -1,4 +1,4 @@
-"""From pod to pod: on one node, and across machines by VXLAN, beside a plain veth pair and two of them with a router between.
+"""From pod to pod: on one node, and across machines by VXLAN and by plain routes, beside a plain veth pair and two of them with a router between.
 
 Machines are network namespaces that a veth pair joins; devices, rules and the overlay are those of a node. Nothing leaves the
 machine. A process of its own, because it moves between namespaces:
@@ -139,16 +139,21 @@ class Machine:
             status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address=self.address),)),
         )
 
-    def connect(self, nodes: list[Node], directory: str) -> None:
+    def domain_netlink(self, protocol: int) -> NetlinkSocket:
+        with inside(self.domain.netns):
+            return NetlinkSocket(protocol)
+
+    def connect(self, nodes: list[Node], directory: str, *, by_link: bool) -> None:
+        """`by_link`: without VXLAN."""
         settings = OverlaySettings(self.name, self.address, self.cidr, _CLUSTER, "100.112.0.0/16", 77, _MTU)
         with inside(self.outer.netns):
             overlay = NodeOverlay(
                 settings,
                 Path(directory),
                 namespace=lambda: Path(f"/proc/self/fd/{self.domain.netns}"),
-                domain_netlink=lambda: self.domain.netlink,
+                domain_netlink=self.domain_netlink,
             )
-            overlay.reconcile(nodes)
+            overlay.reconcile(nodes, frozenset(each.spec.pod_cidr for each in nodes if by_link))
 
     def pod(self, offset: int) -> tuple[int, str]:
         address = f"{self.cidr.rpartition('.')[0]}.{offset}"
@@ -183,12 +188,16 @@ def same_node() -> tuple[int, int, str]:
     return one, other, address
 
 
-def across() -> tuple[int, int, str]:
+def across_by_link() -> tuple[int, int, str]:
+    return across(by_link=True)
+
+
+def across(*, by_link: bool = False) -> tuple[int, int, str]:
     first, second = space(), space()
     plug(first, second, ("10.7.0.1", "10.7.0.2"))
     machines = [Machine(0, first), Machine(1, second)]
     for machine in machines:
-        machine.connect([each.node() for each in machines], tempfile.mkdtemp(prefix="coterie-bench-"))
+        machine.connect([each.node() for each in machines], tempfile.mkdtemp(prefix="coterie-bench-"), by_link=by_link)
     (one, _), (other, address) = machines[0].pod(2), machines[1].pod(3)
     return one, other, address
 
@@ -198,6 +207,7 @@ WAYS: dict[str, Callable[[], tuple[int, int, str]]] = {
     "two plain veth pairs and a router": plain_routed,
     "pod to pod on one node": same_node,
     "pod to pod across machines (VXLAN)": across,
+    "pod to pod across machines (plain routes)": across_by_link,
 }
 
 

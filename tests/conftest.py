@@ -37,6 +37,7 @@ _WATCHERS_WANTED = 1024
 _GROUPS = (
     (re.compile(r"tests/e2e/test_e2e_nodes\.py::"), "e2e-nodes"),
     (re.compile(r"tests/e2e/test_e2e_machines(_ordinary)?\.py::"), "e2e-machines"),
+    (re.compile(r"tests/e2e/test_e2e_links\.py::"), "e2e-links"),
     (re.compile(r"tests/(e2e/test_e2e|faults/test_(fault|attack))_(mesh|center)\.py::"), "mesh"),
     (re.compile(r"tests/e2e/test_e2e_(jobs|engines|policies|psi|serving|api_life)\.py::"), "e2e-jobs"),
     (re.compile(r"tests/e2e/test_e2e_secretflow\.py::"), "e2e-secretflow"),
@@ -45,6 +46,7 @@ _GROUPS = (
     (re.compile(r"tests/e2e/test_e2e_(network(_readme)?|not_fenced|plain_workloads)\.py::"), "e2e-network"),
     (re.compile(r"tests/e2e/test_e2e_services\.py::"), "e2e-services"),
     (re.compile(r"tests/e2e/test_e2e_joined\.py::"), "e2e-joined"),
+    (re.compile(r"tests/e2e/test_e2e_lite_machines\.py::"), "e2e-lite-machines"),
     (re.compile(r"tests/e2e/"), "e2e-autonomy"),
     (re.compile(r"tests/conformance/test_kubectl\.py::test_chapter\[([\d.]+)-"), r"kubectl-\1"),
     # These tests look for leftovers of a pod over the whole machine, and give their pods the same uid.

@@ -50,7 +50,7 @@ class ServerProcess:
         self.kubeconfig.unlink(missing_ok=True)
         settings = self.root / "coterie.yaml"
         settings.write_text(
-            f"mode: master\ndomainID: {DOMAIN}\napiServer: {{host: 127.0.0.1, port: 0}}\ndns: {{enabled: false}}\ngateway: {{enabled: false}}\ncontrollers: {{autoscalerSeconds: 1}}\n"
+            f"mode: master\ndomainID: {DOMAIN}\napiServer: {{host: 127.0.0.1, port: 0}}\ndns: {{enabled: false}}\ngateway: {{enabled: false}}\ncontrollers: {{autoscalerSeconds: 1, podEvictionSeconds: 600}}\n"
         )
         command = [sys.executable, "-m", "coterie", "start", "-c", str(settings), "--root", str(self.root)]
         with self._log.open("ab") as log:

@@ -30,6 +30,7 @@ pytestmark = [
 ]
 AB = ("alice", "bob")
 SECONDS = 90.0
+INGRESS_PORT = 8088
 _numbers = count(1)
 _JOBS = "kusciajobs.kuscia.secretflow"
 _START = """
@@ -90,7 +91,8 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Joined]:
     kubectl = kubectl_runner.found()[kubectl_runner.chosen()[-1]]
     made = Joined(folder, kubectl)
     try:
-        made.start_control_plane({"gateway": {"external": {"host": "0.0.0.0"}}})
+        ingress = {"host": "0.0.0.0", "httpPort": INGRESS_PORT}
+        made.start_control_plane({"gateway": {"external": {"host": "0.0.0.0"}, "ingress": ingress}})
         made.join("m2")
         bob = Bob(made["m4"], kubectl)
         _befriend(made["m1"], bob.machine)
@@ -277,3 +279,39 @@ def test_an_ordinary_pod_there_uses_the_gateway_too(bench: Joined) -> None:
     assert "HTTP Error 404" in bench.kubectl("logs -n alice ordinary"), (
         "the reporter's answer, not the gateway's refusal"
     )
+
+
+def test_an_ingress_leads_to_a_pod_there(bench: Joined) -> None:
+    command = ["python", "-c", "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000)"]
+    container = {"name": "main", "image": "coterie/python:latest", "command": command}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "shop", "namespace": "alice", "labels": {"app": "shop"}},
+        "spec": {"nodeName": "m2", "containers": [container], "terminationGracePeriodSeconds": 1},
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "shop", "namespace": "alice"},
+        "spec": {"selector": {"app": "shop"}, "ports": [{"port": 80, "targetPort": 8000}]},
+    }
+    backend = {"service": {"name": "shop", "port": {"number": 80}}}
+    rule = {"host": "shop.example", "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}}
+    ingress = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {"name": "shop", "namespace": "alice"},
+        "spec": {"ingressClassName": "coterie", "rules": [rule]},
+    }
+    bench.apply(body, service, ingress)
+    url = f"http://{bench['m1'].address}:{INGRESS_PORT}/"
+    words = ("curl", "-s", "-m", "10", "-o", "/dev/null", "-w", "%{http_code}", "-H")
+
+    def status(host: str) -> str:
+        return bench["m4"].run(*words, f"Host: {host}", url).out
+
+    until("the pod on m2 answers", lambda: status("shop.example") == "200", SECONDS)
+    assert status("other.example") == "404"
+    (point,) = bench.json("get ingress -n alice shop")["status"]["loadBalancer"]["ingress"]
+    assert point["ip"] == bench["m1"].address

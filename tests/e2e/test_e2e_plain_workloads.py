@@ -52,6 +52,12 @@ def test_a_plain_deployment_runs_on_a_network_of_equals(coterie: Coterie, tmp_pa
     kubectl(f"create deployment web --image={HOST_IMAGE} --replicas=2 -- sleep 1000")
     assert "successfully rolled out" in kubectl("rollout status deployment/web --timeout=60s")
     assert kubectl("get nodes -o jsonpath={.items[*].spec.taints}") == ""
+    _check_c46_each_process_has_a_log(tmp_path / "net" / "alice" / "var" / "logs")
+
+
+def _check_c46_each_process_has_a_log(logs: Path) -> None:
+    written = {str(path.relative_to(logs)) for path in logs.rglob("*.*") if path.stat().st_size}
+    assert {"coterie.log", "audit.jsonl", "envoy/envoy.log"} <= written, sorted(written)
 
 
 def test_under_a_common_control_plane_it_runs_in_the_domains_namespace(coterie: Coterie, tmp_path: Path) -> None:

@@ -55,6 +55,16 @@ _BINDING: Object = {
     "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
 }
 _REVIEW: Object = {"spec": {"user": "u", "groups": ["g"], "resourceAttributes": {"verb": "get", "resource": "pods"}}}
+_DEVICE_CLAIM: Object = {
+    "devices": {
+        "requests": [
+            {"name": "one", "exactly": {"deviceClassName": "gpu", "selectors": [{"cel": {"expression": "device.attributes['gpu.example.com'].model == 'x'"}}], "tolerations": [{"key": "a", "operator": "Exists"}]}},
+            {"name": "any", "firstAvailable": [{"name": "big", "deviceClassName": "gpu", "count": 2}, {"name": "all", "deviceClassName": "gpu", "allocationMode": "All"}]},
+        ],
+        "constraints": [{"requests": ["one", "any/big"], "matchAttribute": "example.com/numa"}],
+        "config": [{"requests": ["one"], "opaque": {"driver": "gpu.example.com", "parameters": {"a": 1}}}],
+    }
+}  # fmt: skip
 CRD_SCHEMA: Object = {
     "type": "object",
     "properties": {
@@ -119,6 +129,20 @@ _GOOD: dict[str, Object] = {
     "admissionregistration.k8s.io/v1/ValidatingWebhookConfiguration": {"webhooks": [_WEBHOOK]},
     "apiextensions.k8s.io/v1/CustomResourceDefinition": {"spec": CRD},
     "apiregistration.k8s.io/v1/APIService": {"spec": {"group": "x", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1}},
+    "flowcontrol.apiserver.k8s.io/v1/FlowSchema": {"spec": {"priorityLevelConfiguration": {"name": "system"}, "matchingPrecedence": 500, "distinguisherMethod": {"type": "ByUser"}, "rules": [{"subjects": [{"kind": "Group", "group": {"name": "g"}}, {"kind": "ServiceAccount", "serviceAccount": {"name": "*", "namespace": "default"}}], "resourceRules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"], "namespaces": ["*"]}], "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["/healthz/*"]}]}]}},
+    "flowcontrol.apiserver.k8s.io/v1/PriorityLevelConfiguration": {"spec": {"type": "Limited", "limited": {"nominalConcurrencyShares": 5, "limitResponse": {"type": "Queue", "queuing": {"queues": 16, "handSize": 4, "queueLengthLimit": 50}}}}},
+    "networking.k8s.io/v1/IPAddress": {"spec": {"parentRef": {"resource": "services", "namespace": "default", "name": "s"}}},
+    "networking.k8s.io/v1/ServiceCIDR": {"spec": {"cidrs": ["100.112.128.0/20"]}},
+    "node.k8s.io/v1/RuntimeClass": {"handler": "runp", "overhead": {"podFixed": {"cpu": "10m", "memory": "1Mi"}}, "scheduling": {"nodeSelector": {"a": "b"}, "tolerations": [{"key": "a", "operator": "Exists"}]}},
+    "resource.k8s.io/v1/DeviceClass": {"spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}], "config": [{"opaque": {"driver": "gpu.example.com", "parameters": {"a": 1}}}], "extendedResourceName": "example.com/gpu"}},
+    "resource.k8s.io/v1/ResourceClaim": {"spec": _DEVICE_CLAIM},
+    "resource.k8s.io/v1/ResourceClaimTemplate": {"spec": {"metadata": {"labels": {"a": "b"}}, "spec": _DEVICE_CLAIM}},
+    "resource.k8s.io/v1/ResourceSlice": {"spec": {"driver": "gpu.example.com", "nodeName": "n", "pool": {"name": "p/q", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "gpu-0", "attributes": {"model": {"string": "x"}, "example.com/version": {"version": "1.2.3"}, "lanes": {"int": 4}, "fast": {"bool": True}}, "capacity": {"memory": {"value": "10Gi"}}, "taints": [{"key": "a", "effect": "NoSchedule"}]}]}},
+    "storage.k8s.io/v1/CSIDriver": {"spec": {"attachRequired": False, "fsGroupPolicy": "File", "tokenRequests": [{"audience": "a", "expirationSeconds": 600}], "volumeLifecycleModes": ["Persistent", "Ephemeral"]}},
+    "storage.k8s.io/v1/CSINode": {"spec": {"drivers": [{"name": "d.example.com", "nodeID": "n", "topologyKeys": ["zone"], "allocatable": {"count": 5}}]}},
+    "storage.k8s.io/v1/CSIStorageCapacity": {"storageClassName": "s", "capacity": "1Gi", "nodeTopology": {"matchLabels": {"zone": "a"}}},
+    "storage.k8s.io/v1/VolumeAttachment": {"spec": {"attacher": "d.example.com", "nodeName": "n", "source": {"persistentVolumeName": "v"}}},
+    "storage.k8s.io/v1/VolumeAttributesClass": {"driverName": "d.example.com", "parameters": {"iops": "5"}},
     "apps/v1/ControllerRevision": {"revision": 1, "data": {"a": 1}},
     "apps/v1/DaemonSet": {"spec": {"selector": _SELECTOR, "template": _TEMPLATE, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}}}},
     "apps/v1/Deployment": {"spec": {"replicas": 1, "selector": _SELECTOR, "template": _TEMPLATE, "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": "25%"}}}},

@@ -66,6 +66,7 @@ USED = [
     ("enableWorkloadApprove", True, "workload_approve", True, AUTONOMY),
     ("agent.allowPrivileged", True, "agent.allow_privileged", True, AUTONOMY),
     ("agent.allowHostNetwork", True, "agent.allow_host_network", True, AUTONOMY),
+    ("agent.linkRoutes", False, "agent.link_routes", False, AUTONOMY),
     ("agent.podCIDR", "10.200.0.0/16", "agent.pod_cidr", "10.200.0.0/16", AUTONOMY),
     ("agent.nodeName", "n-1", "agent.node_name", "n-1", LITE),
     ("agent.address", "10.0.0.2", "agent.address", "10.0.0.2", AUTONOMY),
@@ -154,7 +155,15 @@ USED = [
     ("dns.upstream[]", "192.0.2.1:53", "dns.upstream", ("192.0.2.1:53",), MASTER),
     ("runtime", "runp", "agent.port", 10250, AUTONOMY),
 ]  # fmt: skip
-TESTED_ELSEWHERE = {"gateway.ingress.host", "mode", "domainKeyData", "liteDeployToken", "root", "join"}
+TESTED_ELSEWHERE = {
+    *(path for path in keys.USED if path.startswith("image.")),
+    "gateway.ingress.host",
+    "mode",
+    "domainKeyData",
+    "liteDeployToken",
+    "root",
+    "join",
+}
 
 
 @pytest.mark.parametrize(
@@ -325,6 +334,50 @@ image:
     assert (settings.mode, settings.gateway.protocol, settings.notices) == ("lite", Protocol.NOTLS, ())
     assert settings.gateway.master == MasterEndpoint("10.0.0.1", 1080, True)
     assert not settings.gateway.control_plane
+
+
+def test_registries() -> None:
+    image = {
+        "pullPolicy": "Remote",
+        "defaultRegistry": "own",
+        "httpProxy": "http://proxy.example:3128",
+        "registries": [
+            {
+                "name": "own",
+                "endpoint": "registry.example/team",
+                "username": "me",
+                "password": "secret",
+                "mirrors": ["m.example"],
+            },
+            {"name": "", "endpoint": ""},
+            {"endpoint": "http://10.0.0.1:5000", "caFile": "/ca.pem"},
+        ],
+    }
+    found = parse({**LITE, "image": image}).images
+    own, plain = found.registries
+    assert found.remote and found.default == own and found.proxy == "proxy.example:3128"
+    assert (own.endpoint.host, own.endpoint.prefix, own.mirrors[0].host) == ("registry.example", "team", "m.example")
+    assert (plain.endpoint.scheme, plain.endpoint.ca_file) == ("http", "/ca.pem")
+    assert own.endpoint.password.reveal() == "secret" and "secret" not in repr(found)
+    assert not parse(LITE).images.remote
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        ({"pullPolicy": "sometimes"}, "image.pullPolicy: must be one of"),
+        ({"registries": [{"endpoint": "a b"}]}, r"image.registries\[0\].endpoint: .*is not a registry"),
+        (
+            {"registries": [{"endpoint": "a", "mirrors": ["ftp://x"]}]},
+            r"image.registries\[0\].mirrors: .*is not a registry",
+        ),
+        ({"defaultRegistry": "?"}, "image.defaultRegistry: .*is not a registry"),
+        ({"httpProxy": "socks://x"}, "image.httpProxy: .*is not a proxy"),
+    ],
+)
+def test_registries_that_are_none(image: dict[str, Any], words: str) -> None:
+    with pytest.raises(config.ConfigError, match=words):
+        parse({**LITE, "image": image})
 
 
 # Refused.

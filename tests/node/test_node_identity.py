@@ -46,6 +46,48 @@ def test_what_cannot_be_made_anew_is_told(tmp_path, damaged):
         api_identity.ensure(paths, (), SYSTEM_CLOCK)
 
 
+def test_the_front_proxy_has_an_authority_of_its_own(tmp_path):
+    paths = DomainPaths.of(tmp_path, "alice")
+    keys = api_identity.ensure(paths, (), SYSTEM_CLOCK)
+    proxy = pki.load_certificate(keys.pair("front-proxy-client")[0].read_bytes())
+    assert pki.subject_of(proxy) == ("front-proxy-client", ())
+    assert pki.signed_by(proxy, pki.load_certificate(keys.front_proxy_ca_file.read_bytes()))
+    assert not pki.signed_by(proxy, pki.load_certificate(keys.ca_file.read_bytes()))
+    told = keys.authentication_info()
+    assert told.client_ca != told.request_header_ca
+    assert "PRIVATE" not in str(told.config_map())
+
+
+def test_the_server_names_the_authorities_of_client_certificates(tmp_path):
+    paths = DomainPaths.of(tmp_path, "alice")
+    keys = api_identity.ensure(paths, (), SYSTEM_CLOCK)
+    (request,) = [body for kind, body in _server_flight(keys.server_tls()) if kind == 13]
+    authority = pki.load_certificate(keys.ca_file.read_bytes())
+    assert request.endswith(authority.subject.public_bytes())
+
+
+def _server_flight(context: ssl.SSLContext) -> list[tuple[int, bytes]]:
+    """(type, body) of the messages that a TLS 1.2 server sends first."""
+    client_context = ssl.create_default_context()
+    client_context.maximum_version = ssl.TLSVersion.TLSv1_2
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context.wrap_bio(to_client, to_server, server_hostname="localhost")
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    for end in (client, server):
+        with pytest.raises(ssl.SSLWantReadError):
+            end.do_handshake()
+    records, handshake = to_client.read(), b""
+    while records:
+        length = int.from_bytes(records[3:5])
+        handshake, records = handshake + records[5 : 5 + length], records[5 + length :]
+    messages = []
+    while handshake:
+        length = int.from_bytes(handshake[1:4])
+        messages.append((handshake[0], handshake[4 : 4 + length]))
+        handshake = handshake[4 + length :]
+    return messages
+
+
 HEAVY = (
     "cryptography", "aiohttp", "re2", "coterie.kube.agent.agent", "coterie.kube.api.cel", "coterie.kube.apiserver.tables.build",
     "coterie.kube.apiserver.openapi.v3", "coterie.kube.network.dns.server", "coterie.kuscia.gateway.xds",

@@ -19,7 +19,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from coterie.base.files import PRIVATE_FILE, PUBLIC_FILE, write_atomic
@@ -176,10 +176,23 @@ def leaf(
     authority: Authority, subject: x509.Name, public_key: PublicKey, now: datetime, life: timedelta
 ) -> x509.CertificateBuilder:
     """What all certificates that sign nothing have in common; the caller says what it is for and signs it."""
+    return leaf_of(authority, subject, public_key, now, life)
+
+
+def leaf_of(
+    authority: Authority,
+    subject: x509.Name,
+    public_key: PublicKey | ed25519.Ed25519PublicKey,
+    now: datetime,
+    life: timedelta,
+    *,
+    key_encipherment: bool = True,
+) -> x509.CertificateBuilder:
+    """`leaf` for keys of others, which may be Ed25519 and need not say that they encipher keys."""
     life = _within(authority, now, life)
     builder = _builder(subject, authority.certificate.subject, public_key, now, life, authority.key)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    return builder.add_extension(_key_usage(authority=False), critical=True)
+    return builder.add_extension(_key_usage(authority=False, key_encipherment=key_encipherment), critical=True)
 
 
 def _within(authority: Authority, now: datetime, life: timedelta) -> timedelta:
@@ -191,7 +204,12 @@ def _within(authority: Authority, now: datetime, life: timedelta) -> timedelta:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: PublicKey, now: datetime, life: timedelta, signer: PrivateKey
+    subject: x509.Name,
+    issuer: x509.Name,
+    public_key: PublicKey | ed25519.Ed25519PublicKey,
+    now: datetime,
+    life: timedelta,
+    signer: PrivateKey,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -218,10 +236,10 @@ def _alternative(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _key_usage(*, authority: bool) -> x509.KeyUsage:
+def _key_usage(*, authority: bool, key_encipherment: bool = True) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=True,
-        key_encipherment=not authority,
+        key_encipherment=key_encipherment and not authority,
         key_cert_sign=authority,
         crl_sign=authority,
         content_commitment=False,

@@ -385,7 +385,8 @@ class HttpConnection(asyncio.Protocol):
         return head
 
     def _make_head(self, response: Response) -> bytes:
-        head = _STATUS_LINES[response.status] + self._server.common_headers
+        line = _STATUS_LINES.get(response.status) or f"HTTP/1.1 {response.status} Status\r\n".encode()
+        head = line + self._server.common_headers
         if response.content_type:
             head += b"Content-Type: %b\r\n" % response.content_type.encode("latin-1")
         if not any(name == "Cache-Control" for name, _ in response.headers):

@@ -29,11 +29,23 @@ class UserInfo:
 class Peer:
     """The other end of a connection. One object for all requests of that connection."""
 
-    __slots__ = ("address", "certificate_user", "encrypted")
+    __slots__ = ("address", "certificate_until", "certificate_user", "connected", "encrypted")
 
-    def __init__(self, address: str = "", *, certificate_user: UserInfo | None = None, encrypted: bool = False) -> None:
+    def __init__(
+        self,
+        address: str = "",
+        *,
+        certificate_user: UserInfo | None = None,
+        certificate_until: float = float("inf"),
+        encrypted: bool = False,
+        connected: bool = False,
+    ) -> None:
         self.address = address
+        self.connected = connected
+        """There is a socket between us, so a long body is better sent in pieces than as a whole."""
         self.certificate_user = certificate_user
+        self.certificate_until = certificate_until
+        """Seconds since 1970 until which the certificate is valid: a connection may live longer."""
         self.encrypted = encrypted
 
 
@@ -142,6 +154,8 @@ class Response:
     headers: list[tuple[str, str]] = field(default_factory=list)
     stream: Stream | None = None
     upgrade: Tunnel | None = None
+    verbatim: bool = False
+    """The answer of another server: it is passed on as it is."""
 
 
 Handler = Callable[[Request], Response | Awaitable[Response]]

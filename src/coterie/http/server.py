@@ -199,10 +199,13 @@ class HttpServer:
         address = name[0] if isinstance(name, tuple) and name else ""
         tls = transport.get_extra_info("ssl_object")
         if tls is None:
-            return Peer(address)
+            return Peer(address, connected=True)
         certificate = transport.get_extra_info("peercert")
         user = self._user_of(certificate) if certificate and self._user_of is not None else None
-        return Peer(address, certificate_user=user, encrypted=True)
+        if user is None:
+            return Peer(address, encrypted=True, connected=True)
+        until = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+        return Peer(address, certificate_user=user, certificate_until=until, encrypted=True, connected=True)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

@@ -2,6 +2,10 @@
 and the key that signs service-account tokens.
 
     var/certs/pki/   ca.crt ca.key   apiserver.crt apiserver.key   admin.crt admin.key   agent-client.*   sa.key
+                     front-proxy-ca.crt front-proxy-ca.key   front-proxy-client.crt front-proxy-client.key
+
+The front-proxy authority is for aggregated API servers only: whoever has its client certificate may name any user to them.
+The API itself does not accept its certificates.
 
 They are made when missing, and leaf certificates are renewed when less than a third of their life is left or when the
 server is to be reached under a new name. The authority and the token key are never replaced silently. `apikeys` does
@@ -19,10 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coterie.base import parent_death
+from coterie.base import client_authorities, parent_death
 from coterie.base.clock import Clock
 from coterie.base.lazy_import import lazy_import
 from coterie.base.paths import DomainPaths
+from coterie.kube.apiserver.auth.authentication_info import AuthenticationInfo
 
 if TYPE_CHECKING:
     from coterie.base import pki
@@ -31,6 +36,8 @@ else:
 
 AUTHORITY = "coterie-api"
 """The common name of the API's own authority."""
+FRONT_PROXY_AUTHORITY = "coterie-front-proxy"
+"""The common name of the authority that signs the front-proxy certificate."""
 SERVICE_NAMES = (
     "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
     "apiserver.master.svc",
@@ -49,8 +56,16 @@ class ApiIdentity:
     def ca_file(self) -> Path:
         return self.directory / "ca.crt"
 
+    @property
+    def front_proxy_ca_file(self) -> Path:
+        return self.directory / "front-proxy-ca.crt"
+
+    def authentication_info(self) -> AuthenticationInfo:
+        """What aggregated API servers are told; certificates only."""
+        return AuthenticationInfo(self.ca_file.read_text(), self.front_proxy_ca_file.read_text())
+
     def pair(self, name: str) -> tuple[Path, Path]:
-        """Certificate and key of `apiserver`, `admin` or `agent-client`."""
+        """Certificate and key of `apiserver`, `admin`, `agent-client` or `front-proxy-client`."""
         return self.directory / f"{name}.crt", self.directory / f"{name}.key"
 
     def token_key(self) -> pki.PrivateKey:
@@ -63,6 +78,7 @@ class ApiIdentity:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(*self.pair("apiserver"))
         context.load_verify_locations(self.ca_file)
+        client_authorities.announce(context, self.ca_file)
         context.verify_mode = ssl.CERT_OPTIONAL
         context.set_alpn_protocols(["http/1.1"])
         return context

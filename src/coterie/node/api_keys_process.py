@@ -14,7 +14,8 @@ from pathlib import Path
 
 from coterie.base import parent_death, pki_files
 from coterie.base.pki import PkiError
-from coterie.node.api_identity import AUTHORITY
+from coterie.kube.apiserver.auth.authentication_info import FRONT_PROXY_USER
+from coterie.node.api_identity import AUTHORITY, FRONT_PROXY_AUTHORITY
 
 ADMIN_GROUP = "system:masters"
 
@@ -25,6 +26,8 @@ def make(where: Path, names: Sequence[str], now: datetime) -> None:
     pki_files.ensure_server(where, "apiserver", authority, names=names, now=now)
     pki_files.ensure_client(where, "admin", authority, user="coterie-admin", groups=(ADMIN_GROUP,), now=now)
     pki_files.ensure_client(where, "agent-client", authority, user="kube-apiserver-kubelet-client", now=now)
+    front_proxy = pki_files.ensure_authority(where, FRONT_PROXY_AUTHORITY, now=now, name="front-proxy-ca")
+    pki_files.ensure_client(where, "front-proxy-client", front_proxy, user=FRONT_PROXY_USER, now=now)
     pki_files.ensure_key(where / "sa.key")
 
 

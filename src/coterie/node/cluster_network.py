@@ -2,7 +2,8 @@
 
     kube-system/coterie-network      podCIDR, nodeMaskSize, serviceCIDR, vni, gateway, services
 
-`coterie node add` copies it into join files.
+`coterie node add` copies it into join files. A lite that registered may not write there: it has a file for the nodes of its
+domain (`write_network`).
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from coterie.base import files
+from coterie.base.paths import DomainPaths
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import CONFIG_MAPS, NAMESPACES
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import RunOnce
+from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.node.config import NodeSettings
 
 GATEWAY_PORT = 80
@@ -127,6 +132,27 @@ def network_of(settings: NodeSettings, cluster: str) -> ClusterNetwork:
         gateway=str(ipaddress.ip_network(own.pod_cidr).network_address + 1) if own is not None else "",
         services=DomainServices.of(settings),
     )
+
+
+def cluster_of_master(master: MasterEndpoint) -> str:
+    """Of a lite, which may not read the uid of the cluster."""
+    return f"{master.host}:{master.port}{master.prefix}"
+
+
+def network_file(paths: DomainPaths) -> Path:
+    return paths.pki / "nodes" / "network.json"
+
+
+def write_network(paths: DomainPaths, network: ClusterNetwork, server: str) -> None:
+    """At a lite. `server`: how this machine reaches the API for the domain's other machines."""
+    files.private_directory(network_file(paths).parent)
+    files.write_atomic(network_file(paths), json.dumps({"server": server, **network.data()}))
+
+
+def load_network(paths: DomainPaths) -> tuple[ClusterNetwork, str]:
+    """What `write_network` was given. OSError when there is none, ValueError when it cannot be read."""
+    document = json.loads(network_file(paths).read_bytes())
+    return ClusterNetwork.of_data(document), str(document.get("server") or "")
 
 
 def published_network(client: Client, settings: NodeSettings) -> RunOnce:

@@ -1,6 +1,7 @@
 """How a node comes to a control plane of another machine: one file, made at the master, carried to the node.
 
-    coterie node add NAME --address IP -o FILE      at the master: issues certificates of the API's authority
+    coterie node add NAME --address IP -o FILE      at the control plane: issues certificates of the API's authority;
+                                                    at a lite that registered, of an authority for the nodes of its domain
     coterie node join FILE                          at the node: mode lite with `join: FILE`
 
 The file holds the node's identity (client certificate `system:node:NAME`, group `system:nodes`), the certificate under
@@ -29,6 +30,7 @@ from coterie.node.cluster_network import NO_NETWORK, NO_SERVICES, ClusterNetwork
 from coterie.node.config import ConfigError
 
 NODES_GROUP = "system:nodes"
+_NODES_AUTHORITY = "coterie-nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,10 @@ class Bundle:
     key: bytes
     serving_certificate: bytes
     serving_key: bytes
+    agent_ca: bytes = b""
+    """Signs the certificate with which the control plane calls the agent; empty: `ca` does. Other than `ca` under a lite."""
+    namespace: str = ""
+    """The only namespace that this node may read: that of a lite's domain; empty: all."""
     addresses: tuple[str, ...] = ()
     """Of the machine, those of `coterie node add`; empty in files of an earlier version."""
     domain: str = ""
@@ -79,6 +85,10 @@ class Bundle:
             "servingCertificate": _encoded(self.serving_certificate),
             "servingKey": _encoded(self.serving_key),
         }
+        if self.namespace:
+            document["namespace"] = self.namespace
+        if self.agent_ca:
+            document["agentCA"] = _encoded(self.agent_ca)
         if self.pod_cidr:
             document["network"] = {
                 "podCIDR": self.pod_cidr,
@@ -123,22 +133,24 @@ def make_bundle(
     network: ClusterNetwork = NO_NETWORK,
 ) -> Bundle:
     """Issue what a node needs. `server` is how the node reaches the API, `pod_cidr` the range that its Node has."""
-    if not (paths.pki / "ca.key").exists():
-        raise ConfigError(f"{paths.home}: no control plane was started here yet; run `coterie start` once")
     now = clock.now()
-    authority = pki_files.ensure_authority(paths.pki, AUTHORITY, now=now)
+    issuers = _issuers(paths, now)
     client_key, serving_key = pki.new_key("ec"), pki.new_key("ec")
-    client = pki.issue_client(authority, f"system:node:{node}", client_key.public_key(), groups=(NODES_GROUP,), now=now)
+    client = pki.issue_client(
+        issuers.nodes, f"system:node:{node}", client_key.public_key(), groups=(NODES_GROUP,), now=now
+    )
     names = tuple(dict.fromkeys((node, *addresses)))
-    serving = pki.issue_server(authority, f"system:node:{node}", serving_key.public_key(), names=names, now=now)
+    serving = pki.issue_server(issuers.agents, f"system:node:{node}", serving_key.public_key(), names=names, now=now)
     return Bundle(
         server=server,
         node=node,
-        ca=pki.certificate_pem(authority.certificate),
+        ca=pki.certificate_pem(issuers.nodes.certificate),
         certificate=pki.certificate_pem(client),
         key=pki.key_pem(client_key),
         serving_certificate=pki.certificate_pem(serving),
         serving_key=pki.key_pem(serving_key),
+        agent_ca=issuers.agent_ca,
+        namespace=issuers.namespace,
         engines=_engine_authority(paths, node, now),
         addresses=addresses,
         domain=paths.home.name,
@@ -150,6 +162,40 @@ def make_bundle(
         gateway=network.gateway,
         services=network.services,
     )
+
+
+def nodes_directory(paths: DomainPaths) -> Path:
+    """At a lite: the authority of the other machines of its domain, and what they need to know."""
+    return files.private_directory(files.private_directory(paths.pki) / "nodes")
+
+
+def nodes_authority(paths: DomainPaths, now: datetime) -> pki.Authority:
+    """Signs the certificates of nodes, and that of the API for them, at a lite; nobody else trusts it."""
+    return pki_files.ensure_authority(nodes_directory(paths), _NODES_AUTHORITY, now=now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Issuers:
+    nodes: pki.Authority
+    """Of the API that nodes call, and of their client certificates."""
+    agents: pki.Authority
+    """Of the certificates that the control plane trusts when it calls agents."""
+    agent_ca: bytes = b""
+    namespace: str = ""
+
+
+def _issuers(paths: DomainPaths, now: datetime) -> _Issuers:
+    if (paths.pki / "ca.key").exists():
+        authority = pki_files.ensure_authority(paths.pki, AUTHORITY, now=now)
+        return _Issuers(authority, authority)
+    control_plane = files.read_bytes_or_none(paths.pki / "ca.crt")
+    if not (paths.pki / "nodes" / "ca.key").exists() or control_plane is None:
+        raise ConfigError(f"{paths.home}: no control plane was started here yet; run `coterie start` once")
+    # By its key the control plane knows the domain; see `kuscia/extensions/agent_trust.py`.
+    domain = pki.Authority(
+        pki.load_certificate(paths.ca_certificate.read_bytes()), pki.load_key(paths.ca_key.read_bytes())
+    )
+    return _Issuers(nodes_authority(paths, now), domain, control_plane, paths.home.name)
 
 
 def _engine_authority(paths: DomainPaths, node: str, now: datetime) -> NodeAuthority:
@@ -184,6 +230,8 @@ def parse_bundle(content: bytes, name: str) -> Bundle:
             key=_decoded(document["key"]),
             serving_certificate=_decoded(document["servingCertificate"]),
             serving_key=_decoded(document["servingKey"]),
+            agent_ca=_decoded(document.get("agentCA") or ""),
+            namespace=str(document.get("namespace") or ""),
             addresses=tuple(str(each) for each in document.get("addresses") or ()),
             domain=str(document.get("domain") or ""),
             pod_cidr=str(network.get("podCIDR") or ""),

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from rules_kit import GONE, change_faults, created, faults, put
 
+from coterie.base import pki
+from coterie.base.certificate_requests import make_request
 from coterie.kube.api.resources import BUILTIN
 from coterie.kube.api.rules import RULES
 
 Kind = tuple[str, str]
+CERTS = "certificates.k8s.io"
+REQUEST = base64.b64encode(make_request(pki.new_key(), "ann")).decode()
 RBAC, APPS, NET, CRD = "rbac.authorization.k8s.io", "apps", "networking.k8s.io", "apiextensions.k8s.io"
 AUTHN, AUTHZ = "authentication.k8s.io", "authorization.k8s.io"
 META = {"name": "x", "namespace": "n"}
@@ -36,6 +40,7 @@ HOOK = {
     ],
     "matchConditions": [{"name": "named", "expression": "object.metadata.name != 'x'"}],
 }
+POLICY_MATCH = {"resourceRules": HOOK["rules"]}
 VALIDATING = (HOOKS, "ValidatingWebhookConfiguration")
 GOOD: dict[Kind, dict[str, Any]] = {
     ("", "Binding"): {"metadata": META, "target": {"kind": "Node", "name": "n"}},
@@ -72,7 +77,10 @@ GOOD: dict[Kind, dict[str, Any]] = {
             ],
         },
     },
-    ("apiregistration.k8s.io", "APIService"): {"metadata": {"name": "v1."}, "spec": {"version": "v1"}},
+    ("apiregistration.k8s.io", "APIService"): {
+        "metadata": {"name": "v1."},
+        "spec": {"version": "v1", "groupPriorityMinimum": 18000, "versionPriority": 1},
+    },
     (APPS, "ControllerRevision"): {"metadata": META, "revision": 1, "data": {}},
     (APPS, "DaemonSet"): {"metadata": META, "spec": WORKLOAD},
     (APPS, "Deployment"): {"metadata": META, "spec": WORKLOAD},
@@ -95,6 +103,7 @@ GOOD: dict[Kind, dict[str, Any]] = {
     (NET, "IngressClass"): {"metadata": {"name": "x"}, "spec": {"controller": "a.io/b"}},
     (NET, "Ingress"): {"metadata": META, "spec": {"rules": [{"host": "*.a.b", "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "s", "port": {"number": 80}}}}]}}]}},
     (NET, "NetworkPolicy"): {"metadata": META, "spec": {"ingress": [{"from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}], "ports": [{"port": 80, "endPort": 90}]}]}},
+    (CERTS, "CertificateSigningRequest"): {"metadata": {"name": "x"}, "spec": {"request": REQUEST, "signerName": "example.com/signer", "usages": ["client auth"]}},
     ("policy", "PodDisruptionBudget"): {"metadata": META, "spec": {"minAvailable": "50%", "selector": {"matchLabels": {"a": "b"}}}},
     ("policy", "Eviction"): {"metadata": META},
     (RBAC, "ClusterRole"): {"metadata": {"name": "x"}, "rules": [{"verbs": ["get"], "nonResourceURLs": ["/healthz"]}]},
@@ -103,6 +112,10 @@ GOOD: dict[Kind, dict[str, Any]] = {
     (RBAC, "RoleBinding"): {"metadata": META, "roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "ServiceAccount", "name": "s", "namespace": "n"}]},
     ("scheduling.k8s.io", "PriorityClass"): {"metadata": {"name": "x"}, "value": 1000},
     ("storage.k8s.io", "StorageClass"): {"metadata": {"name": "x"}, "provisioner": "a.io/b"},
+    (HOOKS, "MutatingAdmissionPolicy"): {"metadata": {"name": "x"}, "spec": {"matchConstraints": POLICY_MATCH, "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'remove', path: '/data'}]"}}]}},
+    (HOOKS, "MutatingAdmissionPolicyBinding"): {"metadata": {"name": "x"}, "spec": {"policyName": "x"}},
+    (HOOKS, "ValidatingAdmissionPolicy"): {"metadata": {"name": "x"}, "spec": {"matchConstraints": POLICY_MATCH, "validations": [{"expression": "object.spec.x > 1"}]}},
+    (HOOKS, "ValidatingAdmissionPolicyBinding"): {"metadata": {"name": "x"}, "spec": {"policyName": "x", "validationActions": ["Deny"]}},
     (HOOKS, "MutatingWebhookConfiguration"): {"metadata": {"name": "x"}, "webhooks": [{**HOOK, "reinvocationPolicy": "IfNeeded"}]},
     (HOOKS, "ValidatingWebhookConfiguration"): {"metadata": {"name": "x"}, "webhooks": [HOOK]},
 }  # fmt: skip
@@ -184,7 +197,7 @@ BAD: list[tuple[Kind, str, Any, str]] = [
     ((CRD, "CustomResourceDefinition"), "spec.names.shortNames", ["A"], 'spec.names.shortNames[0]: Invalid value: "A"'),
     ((CRD, "CustomResourceDefinition"), "spec.preserveUnknownFields", True, "spec.preserveUnknownFields: Invalid value: true: must be false"),
     ((CRD, "CustomResourceDefinition"), f"{V0}.selectableFields[0].jsonPath", ".a[0]", f'{V0}.selectableFields[0].jsonPath: Invalid value: ".a[0]"'),
-    (("apiregistration.k8s.io", "APIService"), "spec", {}, "spec: Required value"),
+    (("apiregistration.k8s.io", "APIService"), "spec.versionPriority", 0, "spec.versionPriority: Invalid value: 0: must be greater than 0"),
     ((APPS, "ControllerRevision"), "data", GONE, "data: Required value: data is mandatory"),
     ((APPS, "DaemonSet"), "spec.selector", GONE, "spec.selector: Required value"),
     ((APPS, "DaemonSet"), "spec.updateStrategy", {"type": "x"}, 'spec.updateStrategy.type: Unsupported value: "x"'),
@@ -260,6 +273,8 @@ BAD: list[tuple[Kind, str, Any, str]] = [
     ((NET, "NetworkPolicy"), "spec.ingress[0].from[0].ipBlock.except", ["11.0.0.0/16"], "spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: \"11.0.0.0/16\": must be a strict subset of `cidr`"),
     ((NET, "NetworkPolicy"), "spec.ingress[0].ports[0].endPort", 70, "spec.ingress[0].ports[0].endPort: Invalid value"),
     ((NET, "NetworkPolicy"), "spec.policyTypes", ["x"], 'spec.policyTypes[0]: Unsupported value: "x"'),
+    ((CERTS, "CertificateSigningRequest"), "spec.usages", ["rule"], 'spec.usages[0]: Unsupported value: "rule"'),
+    ((CERTS, "CertificateSigningRequest"), "spec.request", "eA==", "spec.request: Invalid value: \"<request data>\": PEM block type must be CERTIFICATE REQUEST"),
     (("policy", "PodDisruptionBudget"), "spec.maxUnavailable", 1, "spec: Invalid value: \"object\": minAvailable and maxUnavailable cannot be both set"),
     (("policy", "PodDisruptionBudget"), "spec.minAvailable", "101%", 'spec.minAvailable: Invalid value: "101%": must not be greater than 100%'),
     (("policy", "PodDisruptionBudget"), "spec.minAvailable", -1, "spec.minAvailable: Invalid value: -1: must be greater than or equal to 0"),
@@ -480,7 +495,9 @@ def test_service_keeps_what_was_allocated() -> None:
     assert (kept["spec"]["clusterIP"], kept["spec"]["ports"][0]["nodePort"]) == ("10.0.0.9", 30080)
     moved = put(old, "spec.clusterIP", "10.0.0.8")
     moved["spec"]["clusterIPs"] = ["10.0.0.8"]
-    assert change_faults(kind, old, moved) == ['spec.clusterIPs[0]: Invalid value: "array": may not change once set']
+    assert change_faults(kind, old, moved) == [
+        'spec.clusterIPs[0]: Invalid value: ["10.0.0.8"]: may not change once set'
+    ]
 
 
 def test_secret_folds_string_data() -> None:

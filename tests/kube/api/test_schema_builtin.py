@@ -151,7 +151,7 @@ def test_unknown_fields_are_named_and_removed(given_pod: dict[str, Any], unknown
         (pod(hostNetwork="yes"), "json: cannot unmarshal string into Go struct field Pod.spec.hostNetwork of type bool"),
         (pod(containers={}), "json: cannot unmarshal object into Go struct field Pod.spec.containers of type array"),
         (pod(nodeSelector=[]), "json: cannot unmarshal array into Go struct field Pod.spec.nodeSelector of type object"),
-        (pod(nodeSelector={"a": 1}), "json: cannot unmarshal number into Go struct field Pod.spec.nodeSelector.a of type string"),
+        (pod(nodeSelector={"a": 1}), "json: cannot unmarshal number into Go struct field Pod.spec.nodeSelector of type string"),
         (pod(container={"args": ["a", 1]}), "json: cannot unmarshal number into Go struct field Pod.spec.containers[0].args[1] of type string"),
         (pod(container={"resources": {"limits": {"cpu": "lots"}}}), "quantities must match the regular expression"),
         (pod(container={"resources": {"limits": {"cpu": {}}}}), "of type resource.Quantity"),

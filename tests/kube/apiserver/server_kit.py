@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import orjson
 
 from coterie.base.clock import VirtualClock
-from coterie.http.messages import Request, Response, Stream, UserInfo
+from coterie.http.messages import Peer, Request, Response, Stream, UserInfo
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.store.memory import MemoryStore
 
@@ -126,11 +126,13 @@ class Api:
         query: str | dict[str, Any] = "",
         headers: dict[str, str] | None = None,
         user: UserInfo | None = ADMIN,
+        peer: Peer | None = None,
     ) -> Response:
+        """`user` None: `peer` is authenticated."""
         path, _, inline = path.partition("?")
         text = query if isinstance(query, str) else urlencode(query, doseq=True)
         data = body if isinstance(body, bytes) else orjson.dumps(body) if body is not None else b""
-        request = Request(method, path, text or inline, dict(headers or {}), data, user=user)
+        request = Request(method, path, text or inline, dict(headers or {}), data, peer, user)
         answer = self.server.handle(request)
         return await answer if inspect.isawaitable(answer) else answer
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import orjson
-from server_kit import Api, serving
+from server_kit import MERGE, Api, serving
 
 from coterie.kube.apiserver.server import Settings
 from coterie.kube.store.memory import MemoryStore
@@ -180,6 +180,12 @@ async def test_an_address_cannot_be_changed_or_taken_away_and_may_be_left_out(ap
     path = f"{SERVICES}/a"
     changed = await api.refused(422, "PUT", path, service("a", clusterIP="100.112.0.5"))
     assert "may not change once set" in changed.message
+    assert changed.causes[0]["message"] == 'Invalid value: ["100.112.0.5"]: may not change once set'
+    taken = (await made(api, "c"))["clusterIP"]
+    for elsewhere in ("192.0.2.1", taken):
+        changed = await api.refused(422, "PUT", path, service("a", clusterIP=elsewhere))
+        assert [each["field"] for each in changed.causes] == ["spec.clusterIPs[0]"]
+        assert "may not change once set" in changed.message
     headless = await api.refused(422, "PUT", path, service("a", clusterIP="None"))
     assert "may not change once set" in headless.message
     kept = await api.call("PUT", path, service("a", [{"port": 81}]))
@@ -191,3 +197,27 @@ async def test_an_address_cannot_be_changed_or_taken_away_and_may_be_left_out(ap
 async def test_a_health_check_port_is_for_load_balancers_only(api: Api):
     answer = await api.refused(422, "POST", SERVICES, service("a", type="NodePort", healthCheckNodePort=30009))
     assert "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'" in answer.message
+
+
+async def test_a_service_that_becomes_an_external_name_loses_what_depends_on_its_type(api: Api):
+    await made(api, "a", type="LoadBalancer", externalTrafficPolicy="Local")
+    path = f"{SERVICES}/a"
+    await api.patch(f"{path}/status", {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}})
+    found = await api.get(path)
+    found["spec"] |= {"type": "ExternalName", "externalName": "example.org"}
+    external = await api.put(path, found)
+    assert external["status"] == {"loadBalancer": {}}
+    assert set(external["spec"]) == {
+        "type", "externalName", "ports", "selector", "sessionAffinity", "internalTrafficPolicy"
+    } & set(external["spec"])  # fmt: skip
+    assert all("nodePort" not in port for port in external["spec"]["ports"])
+    # What was changed together with the type is checked, not dropped.
+    await made(api, "b")
+    spec = {
+        "type": "ExternalName",
+        "externalName": "example.org",
+        "clusterIP": "192.0.2.1",
+        "clusterIPs": ["192.0.2.1"],
+    }
+    refused = await api.refused(422, "PATCH", f"{SERVICES}/b", {"spec": spec}, headers={"content-type": MERGE})
+    assert "may not be set for ExternalName services" in refused.message

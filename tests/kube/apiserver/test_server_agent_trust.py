@@ -149,7 +149,7 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
     async with serving(settings, clock=clock) as made:
         for name in ("alice", "bob"):
             await made.post("/api/v1/namespaces", {"metadata": {"name": name}})
-            await made.post(DOMAINS, {"metadata": {"name": name}, "spec": {"cert": encoded(name)}})
+            await made.post(DOMAINS, {"kind": "Domain", "metadata": {"name": name}, "spec": {"cert": encoded(name)}})
         yield made
 
 

@@ -375,3 +375,21 @@ async def test_known_fields_beside_any_others(api: Api):
     made = await api.post(WIDGETS, {**widget("w"), "spec": {"a": 1, "b": "kept"}})
     assert made["spec"] == {"a": 1, "b": "kept"}
     await api.refused(422, "POST", WIDGETS, {**widget("x"), "spec": {"a": "text"}})
+
+
+async def test_an_object_without_kind_is_refused_in_the_words_of_kubernetes(api: Api):
+    await api.post(CRDS, crd())
+    refused = await api.refused(400, "POST", WIDGETS, {"metadata": {"name": "a"}})
+    assert refused.message == (
+        "the object provided is unrecognized (must be of type Widget): Object 'Kind' is missing in "
+        """'{"metadata":{"name":"a"}}' ({"metadata":{"name":"a"}})"""
+    )
+    await api.post(WIDGETS, widget("a"))
+    for body, text in (
+        ({"kind": None}, "Object 'Kind' is missing"),
+        ({"metadata": {"labels": {"x": 1}}}, "of type string"),
+    ):
+        patched = await api.refused(422, "PATCH", f"{WIDGETS}/a", body, headers={"content-type": MERGE})
+        assert "patch: Invalid value: " in patched.message and text in patched.message
+    other = await api.refused(422, "PATCH", f"{WIDGETS}/a", {"kind": "X"}, headers={"content-type": MERGE})
+    assert 'kind: Invalid value: "X": must be Widget' in other.message

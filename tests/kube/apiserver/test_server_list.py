@@ -434,7 +434,7 @@ async def test_yaml(api: Api):
         ("application/vnd.kubernetes.protobuf,application/json", 200),
         ("application/json;stream=watch", 200),
         ("text/html, */*;q=0.1", 200),
-        ("application/vnd.kubernetes.protobuf", 406),
+        ("application/vnd.kubernetes.protobuf", 200),
         ("text/html", 406),
         ("application/json;q=0", 406),
         ("application/json;as=Table;v=v9;g=meta.k8s.io", 406),

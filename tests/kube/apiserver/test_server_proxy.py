@@ -12,7 +12,7 @@ from server_kit import PODS, Api, pod, serving
 
 from coterie.http.messages import Response
 from coterie.kube.api import errors
-from coterie.kube.apiserver import agent_connection, proxy
+from coterie.kube.apiserver import agent_connection, relay
 
 
 class Agent:
@@ -376,7 +376,7 @@ async def test_a_tunnel_that_nobody_takes_is_closed(api: Api, agent: Agent):
 async def test_an_agent_that_does_not_read_holds_the_client_back(
     api: Api, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(proxy, "_HIGH_WATER", 1000)
+    monkeypatch.setattr(relay, "_HIGH_WATER", 1000)
     agent.answer = SWITCH
     tunnel = (await opened(api, "attach?stdin=1&stdout=1")).upgrade
     assert tunnel is not None

@@ -216,10 +216,9 @@ async def test_three_kinds_of_patches(api: Api):
         (MERGE, {"metadata": []}, 400),
         (MERGE, {"metadata": {"name": "b"}}, 400),
         (MERGE, {"metadata": {"namespace": "b"}}, 400),
-        (MERGE, {"kind": "Secret"}, 400),
-        (MERGE, {"apiVersion": "v2"}, 400),
-        (MERGE, {"apiVersion": None}, 400),
-        (MERGE, {"data": {"x": 1}}, 400),
+        (MERGE, {"kind": "Secret"}, 422),
+        (MERGE, {"apiVersion": "v2"}, 422),
+        (MERGE, {"data": {"x": 1}}, 422),
         (MERGE, {"metadata": {"labels": {"x": "not valid!"}}}, 422),
         (JSON_PATCH, {}, 400),
         (JSON_PATCH, [1], 400),
@@ -229,7 +228,7 @@ async def test_three_kinds_of_patches(api: Api):
         (JSON_PATCH, [{"op": "replace", "path": "", "value": []}], 422),
         (JSON_PATCH, [{"op": "replace", "path": "", "value": {}}], 400),
         (JSON_PATCH, [{"op": "remove", "path": "/metadata"}], 400),
-        (JSON_PATCH, [{"op": "remove", "path": "/kind"}], 400),
+        (JSON_PATCH, [{"op": "add", "path": "/data/y", "value": 1}], 422),
         (STRATEGIC, [], 400),
         (STRATEGIC, {"data": {"$patch": "explode"}}, 400),
         ("application/json", {}, 415),
@@ -260,7 +259,7 @@ async def test_unknown_fields_in_a_patch(api: Api):
     headers = {"content-type": MERGE}
     warned = await api.call("PATCH", f"{CMS}/a", {"oops": 1}, headers=headers)
     assert warned.warnings() == ['299 - "unknown field \\"oops\\""'] and "oops" not in warned.json
-    strict = await api.refused(400, "PATCH", f"{CMS}/a?fieldValidation=Strict", {"oops": 1}, headers=headers)
+    strict = await api.refused(422, "PATCH", f"{CMS}/a?fieldValidation=Strict", {"oops": 1}, headers=headers)
     assert "unknown field" in strict.message
 
 
@@ -362,3 +361,31 @@ async def test_an_update_that_leaves_out_what_admission_added_keeps_it(api: Api)
 async def test_an_update_cannot_change_what_admission_added(api: Api) -> None:
     made = await api.post(_PODS, _POD)
     await api.refused(422, "PUT", f"{_PODS}/p", {**made, "spec": {**made["spec"], "priority": 7}})
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "message"),
+    [
+        (STRATEGIC, {"data": {"x": 1}}, '"map[data:map[x:1]]": cannot convert int64 to string'),
+        (STRATEGIC, {"data": {"x": True}}, '"map[data:map[x:true]]": unrecognized type: string'),
+        (STRATEGIC, {"data": 1}, '"map[data:1]": cannot restore map from int64'),
+        (STRATEGIC, {"metadata": {"finalizers": 1}}, '"map[metadata:map[finalizers:1]]": cannot restore slice from int64'),
+        (STRATEGIC, {"immutable": "x"}, '"map[immutable:x]": unrecognized type: bool'),
+        (
+            MERGE,
+            {"data": {"x": 1}},
+            '"{\\"data\\":{\\"x\\":1}}": json: cannot unmarshal number into Go struct field ConfigMap.data of type string',
+        ),
+    ],
+)  # fmt: skip
+async def test_a_patch_with_a_wrong_value_is_answered_as_by_kubernetes(api: Api, kind: str, body: object, message: str):
+    await api.config_map("a", x="1")
+    refused = await api.refused(422, "PATCH", f"{CMS}/a", body, headers={"content-type": kind})
+    assert refused.message == f' "" is invalid: patch: Invalid value: {message}'
+    assert refused.causes[0]["field"] == "patch" and "kind" not in refused.json["details"]
+
+
+async def test_a_patch_that_takes_kind_or_version_away_leaves_them(api: Api):
+    made = await api.config_map("a", x="1")
+    for body in ({"kind": None}, {"apiVersion": None}):
+        assert await api.patch(f"{CMS}/a", body) == made

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import orjson
+import pytest
 from workload_world import DEPLOYMENT, POD, RS, World, template, workload, world
 
 from coterie.base.clock import rfc3339
@@ -337,6 +338,43 @@ async def test_metrics_that_pods_serve_themselves() -> None:
         assert await replicas(w) >= 3
         assert load.asked[-1] == "/apis/custom.metrics.k8s.io/v1beta2/namespaces/default/pods/*/queue"
         assert ("SuccessfulRescale", "New size: 3; reason: pods metric queue above target") in await w.events()
+
+
+@pytest.mark.parametrize("garbage", [None, {"items": [{"value": "x"}]}, {"items": 3}, {}])
+async def test_metrics_of_adapters(garbage: Object | None) -> None:
+    """An adapter that answers nonsense is a problem of its metric, and nothing else."""
+    aim = {"type": "Value", "value": "10"}
+    described = {"apiVersion": "v1", "kind": "Service", "name": "front"}
+    external = {"type": "External", "external": {"metric": {"name": "backlog"}, "target": aim}}
+    of_object = {"type": "Object", "object": {"metric": {"name": "rps"}, "describedObject": described, "target": aim}}
+    async with world(*MAKES) as w:
+        load = Load(w, web="50m")
+        asked: list[str] = []
+        answers: dict[str, Object | None] = {}
+
+        def answer(call: TransportRequest) -> Object | None:
+            if "metrics.k8s.io" not in call.path or "/metrics.k8s.io/" in call.path:
+                return None
+            asked.append(call.path)
+            if call.path == "/apis/custom.metrics.k8s.io":
+                return {"kind": "APIGroup", "preferredVersion": {"groupVersion": "x", "version": "v1beta1"}}
+            return answers.get(call.path.rpartition("/")[2])
+
+        w.faults.answer = answer
+        await started(w)
+        await w.client.create(HPA, scaler(metrics=[external, of_object]))
+        if garbage is not None:
+            answers |= {"backlog": garbage, "rps": garbage}
+        await pass_time(w, load, 20)
+        assert reason(await w.status(HPA, "web"), "ScalingActive") == ("False", "FailedGetExternalMetric")
+        answers["backlog"] = {
+            "items": [{"metricName": "backlog", "value": "12"}, {"metricName": "backlog", "value": "3"}]
+        }
+        answers["rps"] = {"items": [{"describedObject": {"name": "front"}, "value": "9500m"}]}
+        await pass_time(w, load, 20)
+        assert await replicas(w) >= 3
+        assert "/apis/custom.metrics.k8s.io/v1beta1/namespaces/default/services/front/rps" in asked
+        assert "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/backlog" in asked
 
 
 class _AtMostThree:

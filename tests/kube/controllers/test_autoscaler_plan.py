@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -29,7 +30,9 @@ from coterie.kube.controllers.horizontalpodautoscaler.plan import (
     AutoscalerView,
     MetricsSnapshot,
     TargetScale,
+    external_metrics,
     finish,
+    object_metrics,
     plan,
     status_patch,
     window_of,
@@ -480,6 +483,47 @@ def test_an_unknown_metric_prevents_shrinking_but_not_growth() -> None:
     repeated = plan(view(msgspec.structs.replace(both, status=down.status), metrics=MetricsSnapshot(used(2, "5m"))))
     assert repeated.events == (), "once, not in each round"
     assert plan(view(both, metrics=MetricsSnapshot(used(2, "100m")))).replicas == 4
+
+
+def of_object(**target: Any) -> dict[str, Any]:
+    described = {"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "name": "main"}
+    return {"type": "Object", "object": {"metric": {"name": "rps"}, "describedObject": described, "target": target}}
+
+
+def of_outside(**target: Any) -> dict[str, Any]:
+    metric = {"name": "queue", "selector": {"matchLabels": {"q": "a"}}}
+    return {"type": "External", "external": {"metric": metric, "target": target}}
+
+
+@pytest.mark.parametrize("make", [of_object, of_outside])
+@pytest.mark.parametrize(
+    ("target", "value", "wanted", "shown"),
+    [
+        ({"type": "Value", "value": "10"}, 20_000, 4, {"value": "20"}),
+        ({"type": "Value", "value": "10"}, 10_900, None, {"value": "10900m"}),
+        ({"type": "Value", "value": "10"}, 5_000, 1, {"value": "5"}),
+        ({"type": "AverageValue", "averageValue": "10"}, 70_000, 7, {"averageValue": "35"}),
+        ({"type": "AverageValue", "averageValue": "10"}, 21_000, None, {"averageValue": "10500m"}),
+    ],
+)
+def test_metrics_of_objects_and_of_systems_outside(
+    make: Callable[..., dict[str, Any]], target: dict[str, Any], value: int, wanted: int | None, shown: dict[str, str]
+) -> None:
+    scaler = autoscaler([make(**target)], behavior={"scaleUp": {"policies": DEFAULT_UP}, "scaleDown": AT_ONCE})
+    found = MetricsSnapshot(
+        objects=dict.fromkeys(object_metrics(scaler), value), external=dict.fromkeys(external_metrics(scaler), value)
+    )
+    planned = plan(view(scaler, metrics=found))
+    assert planned.replicas == (min(wanted, 6) if wanted is not None else None)
+    (status,) = planned.status.current_metrics or ()
+    assert status[status["type"].lower()]["current"] == shown
+    failing = MetricsSnapshot(
+        objects=dict.fromkeys(object_metrics(scaler), "down"), external=dict.fromkeys(external_metrics(scaler), "down")
+    )
+    failed = plan(view(scaler, metrics=failing))
+    kind = status["type"]
+    assert reasons(failed)["ScalingActive"] == ("False", f"FailedGet{kind}Metric")
+    assert failed.events[0].message.endswith("down")
 
 
 def test_no_metric_at_all_changes_nothing() -> None:

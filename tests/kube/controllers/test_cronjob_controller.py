@@ -123,12 +123,13 @@ DUE = "tick-" + str(int(at("2026-01-02 12:30").timestamp()) // 60)
         (cron(), [job(DUE)], None, [], ""),
         (cron("* * * * *", last="2026-01-01T00:00:00Z"), [], DUE, [], "TooManyMissedTimes"),
         (cron("bad"), [], None, [], "UnparseableSchedule"),
+        (cron("0 0 30 2 *"), [], None, [], "InvalidSchedule"),
         (cron(timeZone="No/Where"), [], None, [], "UnknownTimeZone"),
         (cron("30 20 * * *", timeZone="Asia/Shanghai"), [], DUE, [], ""),
     ],
     ids=[
         "due", "done", "not-due", "suspended", "too-late", "just-in-time", "allow", "forbid", "forbid-free", "replace",
-        "made-but-not-noted", "away-for-long", "bad-schedule", "bad-zone", "zone",
+        "made-but-not-noted", "away-for-long", "bad-schedule", "never", "bad-zone", "zone",
     ],
 )  # fmt: skip
 def test_plan(found: CronJob, there: list[Job], created: str | None, replaced: list[str], reason: str) -> None:

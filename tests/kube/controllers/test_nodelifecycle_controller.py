@@ -245,7 +245,7 @@ async def on_node(w: World, name: str) -> list[Object]:
     return [p for p in await w.pods() if p["spec"].get("nodeName") == name]
 
 
-async def test_a_lost_node_and_its_return() -> None:
+async def test_c58_a_node_that_is_silent_is_lost_and_returns() -> None:
     async with world(*MAKES) as w:
         for name in w.nodes:
             await add_node(w, name)

@@ -95,6 +95,8 @@ class World:
         self.clock = clock
         self.faults = faults
         self._makes = makes
+        self.client_for: Callable[[UserInfo], Client] = lambda user: client
+        """A client of another user."""
         self._tasks: list[asyncio.Task[None]] = []
         self.nodes: list[str] = ["node-a", "node-b"]
         self.down: set[str] = set()
@@ -277,6 +279,7 @@ async def world(*makes: tuple[str, Make] | Make, seed: int = 1) -> AsyncIterator
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
     made = World(Client(transport, clock=clock), clock, Faulty(transport, Random(seed)), makes)
+    made.client_for = lambda user: Client(InProcessTransport(server.handle, user), clock=clock)
     try:
         await made.start()
         yield made

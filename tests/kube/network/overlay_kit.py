@@ -21,7 +21,7 @@ from pod_network_scenarios import PORTS, PORTS_NOT_FOR_GUESTS, inside
 from coterie.kube.api.meta import ObjectMeta
 from coterie.kube.api.types.nodes import Node, NodeAddress, NodeSpec, NodeStatus
 from coterie.kube.network.overlay.node_overlay import NodeOverlay
-from coterie.kube.network.overlay.plan import OverlaySettings, gateway_of, host_address_of
+from coterie.kube.network.overlay.plan import OverlaySettings, gateway_of, host_address_of, link_mac_of
 from coterie.kube.network.pods import namespaces, rtnetlink
 from coterie.kube.network.pods.firewall import ClusterPlan, Firewall, FirewallPlan
 from coterie.kube.network.pods.links import Links, configure_domain, configure_pod_end, write_sysctl
@@ -34,6 +34,8 @@ HALF = 0x800
 MTU = 1450
 VNI = 0xABCDEF
 VICTIM_PORT = 9000
+PLAIN = False
+"""Whether machines on one link are taken to answer there, so that plain routes are in use."""
 
 
 class Place:
@@ -121,9 +123,9 @@ class Machine(Place):
         )
 
     def new_overlay(self) -> NodeOverlay:
-        def netlink() -> NetlinkSocket:
+        def netlink(protocol: int) -> NetlinkSocket:
             with inside(self.domain):
-                return NetlinkSocket(NETLINK_ROUTE)
+                return NetlinkSocket(protocol)
 
         with inside(self):
             return NodeOverlay(
@@ -144,9 +146,29 @@ class Machine(Place):
             status=NodeStatus(addresses=(NodeAddress(type="InternalIP", address=self.address),)),
         )
 
-    def knows(self, *machines: Machine) -> None:
+    def knows(self, *machines: Machine, answering: Iterable[Machine] | None = None) -> None:
+        """`answering`: on the link; by default nobody, or everybody where PLAIN says so."""
+        if answering is None:
+            answering = machines if PLAIN else ()
         with inside(self):
-            self.problems = self.overlay.reconcile([each.node() for each in machines])
+            ranges = frozenset(each.cidr for each in answering)
+            self.problems = self.overlay.reconcile([each.node() for each in machines], ranges)
+
+    def way_to(self, other: Machine) -> str:
+        """The name of the device to another node's pods."""
+        found = {device.index: device.name for device in rtnetlink.devices(self.domain.netlink)}
+        routes = [route for route in rtnetlink.routes(self.domain.netlink) if route.destination == other.cidr]
+        (index,) = (route.index for route in routes)
+        return found[index]
+
+    def frame(self, target: Machine, packet: bytes, mac: bytes = b"") -> None:
+        """Send an IPv4 packet on the wire to the device of another machine; `mac`: by default that of our own device."""
+        with inside(self):
+            made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+            made.bind(("eth0", 0))
+        with made:
+            source = mac or link_mac_of(self.vni, self.name)
+            made.send(link_mac_of(target.vni, target.name) + source + b"\x08\x00" + packet)
 
     def configure(self, address: str, router: str = "") -> None:
         device = self.device("eth0")

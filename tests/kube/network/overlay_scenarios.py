@@ -1,10 +1,14 @@
-"""What the overlay does, played in namespaces of its own: `python overlay_scenarios.py root|user SCENARIO`.
+"""What the overlay does, played in namespaces of its own: `python overlay_scenarios.py root|user|plain SCENARIO`.
+
+`plain`: as root, with plain routes in use between machines on one link.
 
 Ends with 0, with 77 where the machine forbids it, or with a traceback.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import os
 import shutil
@@ -21,9 +25,15 @@ import pod_network_scenarios as pods
 from overlay_kit import CLUSTER, HALF, MTU, SERVICES, VICTIM_PORT, Machine, all_know, link, routed
 from pod_network_scenarios import inside, listen, outcome, refused, talk
 
+from coterie.base.clock import SYSTEM_CLOCK
 from coterie.kube.network.overlay import cleanup
+from coterie.kube.network.overlay.link_paths import LOST_AFTER
+from coterie.kube.network.overlay.link_probe import LinkProbe
+from coterie.kube.network.overlay.plan import link_mac_of
 from coterie.kube.network.pods import rtnetlink
-from coterie.kube.network.pods.netlink import NETLINK_NETFILTER, NetlinkMessage, NetlinkSocket
+from coterie.kube.network.pods.firewall import LINK_PROBE_PORT
+from coterie.kube.network.pods.links import write_sysctl
+from coterie.kube.network.pods.netlink import NETLINK_NETFILTER, NetlinkMessage, NetlinkSocket, attribute, nest, text
 
 _SHORT = 0.3
 _IP_MTU_DISCOVER, _PMTUDISC_DO = 10, 2
@@ -32,11 +42,12 @@ _IP_MTU_DISCOVER, _PMTUDISC_DO = 10, 2
 def two() -> tuple[Machine, Machine]:
     one, other = link("10.1.0.1", "10.1.0.2")
     all_know((one, other))
+    assert one.way_to(other) == ("vlink0" if kit.PLAIN else "vx0")
     return one, other
 
 
-def tables(machine: Machine) -> list[str]:
-    """Names of the nftables tables of the machine."""
+def tables(machine: Any) -> list[str]:
+    """Names of the nftables tables of the machine or the domain."""
     with inside(machine):
         rules = NetlinkSocket(NETLINK_NETFILTER)
     found = rules.dump(NetlinkMessage("list tables", 10 << 8 | 1, 0x300, struct.pack("=BBH", 1, 0, 0)))
@@ -84,6 +95,9 @@ def send_inner(
     sender: Machine, target: Machine, source: str, destination: str, content: bytes, port: int = VICTIM_PORT
 ):
     """What a node whose root is hostile can send."""
+    if kit.PLAIN:
+        sender.frame(target, kit.datagram(source, destination, port, content))
+        return
     send_outer(sender, target, kit.vxlan(kit.datagram(source, destination, port, content), target))
 
 
@@ -400,6 +414,213 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+# --- nodes on one link ----------------------------------------------------------------------------------------------
+
+
+def no_vxlan_is_needed_on_a_link() -> None:
+    one, other = two()
+    first, second = one.domain.pod(2), other.domain.pod(3)
+    for machine in (one, other):
+        machine.domain.netlink.request([rtnetlink.delete_device("vx0")])
+    with listen(second, second.address, 8000) as listener:
+        assert talk(first, listener)[0] == first.address
+    assert one.device_names() == [f"ct{one.vni:x}", "eth0"]
+
+
+def a_router_between_machines_makes_it_vxlan() -> None:
+    _, machines = routed("10.1.0.1", "10.2.0.1")
+    all_know(machines)
+    one, other = machines
+    assert one.way_to(other) == "vx0"
+    assert "vlink0" not in one.domain.device_names()
+    assert "coterie_links" not in tables(one.domain)
+
+
+def who_does_not_answer_is_reached_by_vxlan() -> None:
+    """Also while one side only has changed its mind, and where the kernel checks the way back of packets."""
+    one, other = link("10.1.0.1", "10.1.0.2")
+    for machine in (one, other):
+        with inside(machine.domain):
+            write_sysctl("ipv4/conf/all/rp_filter", "1")
+    one.knows(one, other, answering=())
+    other.knows(one, other, answering=())
+    first, second = one.domain.pod(2), other.domain.pod(3)
+    with listen(second, second.address, 8000) as listener, pods.new_socket(first) as client:
+        client.connect((second.address, 8000))
+        accepted, _ = listener.accept()
+        accepted.settimeout(5)
+        for mine, theirs in ((True, False), (True, True), (False, True), (False, False), (True, False)):
+            one.knows(one, other, answering=[other] if mine else ())
+            other.knows(one, other, answering=[one] if theirs else ())
+            assert one.way_to(other) == ("vlink0" if mine else "vx0")
+            client.sendall(b"1234")
+            assert accepted.recv(100) == b"1234"
+            assert ping(first, second.address, MTU - 28) == "answered"
+        accepted.close()
+
+
+def a_lost_device_costs_nothing_but_the_plain_route() -> None:
+    one, other = two()
+    first, second = one.domain.pod(2), other.domain.pod(3)
+    one.domain.netlink.request([rtnetlink.delete_device("vlink0")])
+    with listen(second, second.address, 8000) as listener:
+        one.knows(one, other, answering=())
+        talk(first, listener)
+        one.knows(one, other)
+        assert one.way_to(other) == "vlink0"
+        talk(first, listener)
+
+
+def a_card_that_is_gone_leaves_no_device() -> None:
+    one, other = two()
+    one.netlink.request([rtnetlink.delete_device("eth0")])
+    one.knows(one, other, answering=())
+    assert "vlink0" not in one.domain.device_names()
+    assert one.way_to(other) == "vx0"
+    assert one.overlay.unsettled
+
+
+def a_stopped_process_leaves_vxlan() -> None:
+    one, other = two()
+    first, second = one.domain.pod(2), other.domain.pod(3)
+    one.restart()
+    assert one.way_to(other) == "vx0"
+    with listen(second, second.address, 8000) as listener:
+        talk(first, listener)  # and back on the link
+        one.knows(one, other)
+        assert one.way_to(other) == "vlink0"
+        talk(first, listener)
+    one.overlay.namespace_changed()  # as kill -9: nobody had the time to
+    one.overlay = one.new_overlay()
+    one.knows(one, other, answering=())
+    assert one.way_to(other) == "vx0"
+
+
+def a_card_with_ports_of_another_kind_is_left_to_vxlan() -> None:
+    """A network card that belongs to a bridge cannot have a second link-layer address."""
+    one, other = link("10.1.0.1", "10.1.0.2")
+    bridge = NetlinkMessage("add bridge", 16, 0x600, rtnetlink.link(0) + text(3, "br0") + nest(18, text(1, "bridge")))
+    one.netlink.request([bridge])
+    joined = rtnetlink.link(one.device("eth0").index) + attribute(10, struct.pack("=I", one.device("br0").index))
+    one.netlink.request([NetlinkMessage("join the bridge", 16, 0, joined)])
+    one.knows(one, other)
+    assert "reached by VXLAN" in " ".join(one.problems)
+    assert one.way_to(other) == "vx0"
+    assert "vlink0" not in one.domain.device_names()
+
+
+def probes_find_out_who_answers() -> None:
+    one, other = two()
+
+    async def play() -> None:
+        changed = asyncio.Event()
+        probes = {machine: probe_of(machine, changed) for machine in (one, other)}
+        probes[one].follow(*one.overlay.link)
+        await asyncio.sleep(1.2)
+        assert not probes[one].answering
+        probes[other].follow(*other.overlay.link)
+
+        async def both(expected: bool) -> None:
+            async with asyncio.timeout(8):
+                while any(bool(probe.answering) != expected for probe in probes.values()):
+                    changed.clear()
+                    await changed.wait()
+
+        await both(True)
+        assert probes[one].answering == {other.cidr}
+        other.domain.netlink.request([rtnetlink.delete_neighbour(one.gateway, other.domain.device("vlink0").index)])
+        await both(False)  # one of the directions is enough
+        probes[one].close()
+        probes[other].close()
+
+    asyncio.run(play())
+
+
+def a_probe_that_ends_says_so() -> None:
+    one, other = two()
+
+    async def play() -> None:
+        changed = asyncio.Event()
+        first, second = probe_of(one, changed), probe_of(other, changed)
+        for machine, probe in ((one, first), (other, second)):
+            probe.follow(*machine.overlay.link)
+        async with asyncio.timeout(5):
+            while not (first.answering and second.answering):
+                changed.clear()
+                await changed.wait()
+        begin = time.monotonic()
+        second.close()
+        async with asyncio.timeout(5):
+            while first.answering:
+                changed.clear()
+                await changed.wait()
+        assert time.monotonic() - begin < LOST_AFTER - 1
+        first.close()
+
+    asyncio.run(play())
+
+
+def probe_of(machine: Machine, changed: asyncio.Event) -> LinkProbe:
+    def opened() -> socket.socket:
+        made = pods.new_socket(machine.domain, socket.SOCK_DGRAM)
+        made.bind((machine.gateway, LINK_PROBE_PORT))
+        made.setblocking(False)
+        return made
+
+    return LinkProbe(opened, SYSTEM_CLOCK, changed.set)
+
+
+def who_is_no_node_sends_nothing_into_the_link() -> None:
+    one, other = two()
+    victim, source = one.domain.pod(2), other.domain.pod(2).address
+    udp, probe = Udp(victim, victim.address), Udp(one.domain, one.gateway, LINK_PROBE_PORT)
+    mac = link_mac_of(other.vni, other.name)
+    node = (source, mac)
+    attacks = [
+        (source, other.device("eth0").mac),
+        (source, b"\x02" + bytes(5)),
+        (source, link_mac_of(one.vni, one.name)),
+        (source, link_mac_of(one.vni ^ 1, other.name)),
+        ("100.96.32.7", mac),
+        ("100.96.32.7", link_mac_of(one.vni, "node-2")),
+        (one.domain.pod(3).address, mac),
+        (one.gateway, mac),
+        ("10.1.0.2", mac),
+        ("8.8.8.8", mac),
+    ]
+    for claimed, sender in (*attacks, node):
+        content = b"attack" if (claimed, sender) != node else b"of a node"
+        other.frame(one, kit.datagram(claimed, victim.address, VICTIM_PORT, content), sender)
+        other.frame(one, kit.datagram(claimed, one.gateway, LINK_PROBE_PORT, content), sender)
+    assert udp.received(5) == b"of a node"
+    assert not udp.received()
+    assert not probe.received()  # a pod is no node either
+    other.frame(one, kit.datagram(other.gateway, one.gateway, LINK_PROBE_PORT, b"probe"))
+    assert probe.received(5) == b"probe"
+
+
+def frames_that_are_not_ipv4_or_not_for_pods_are_dropped() -> None:
+    one, other = two()
+    machine = Udp(one, "0.0.0.0")
+    with inside(other):
+        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        wire.bind(("eth0", 0))
+    mac, target = link_mac_of(other.vni, other.name), link_mac_of(one.vni, one.name)
+    question = struct.pack(">HHBBH", 1, 0x800, 6, 4, 1) + mac + socket.inet_aton(other.gateway)
+    question += bytes(6) + socket.inet_aton(one.gateway)
+    wire.settimeout(_SHORT)
+    for destination in (target, b"\xff" * 6):
+        wire.send(destination + mac + b"\x08\x06" + question)
+    for address in (one.address, one.host_address, "10.1.0.2", "100.112.0.10", "255.255.255.255"):
+        other.frame(one, kit.datagram("100.96.16.77", address, VICTIM_PORT, b"through"))
+    assert not machine.received()
+    answers = []
+    with contextlib.suppress(TimeoutError):
+        while True:
+            answers.append(wire.recv(2000))
+    assert not [frame for frame in answers if frame[6:14] == target + b"\x08\x06"]
+
+
 # --- the machine and pods -------------------------------------------------------------------------------------------
 
 
@@ -640,7 +861,44 @@ ATTACKS = (
     another_machine_reaches_no_engine,
     the_machine_cannot_lend_its_way,
 )
-SCENARIOS: dict[str, Callable[[], None]] = {each.__name__: each for each in (*PODS, *NODES, *MACHINE, *ATTACKS)}
+LINK = (
+    no_vxlan_is_needed_on_a_link,
+    a_router_between_machines_makes_it_vxlan,
+    who_does_not_answer_is_reached_by_vxlan,
+    a_lost_device_costs_nothing_but_the_plain_route,
+    a_card_that_is_gone_leaves_no_device,
+    a_stopped_process_leaves_vxlan,
+    a_card_with_ports_of_another_kind_is_left_to_vxlan,
+    probes_find_out_who_answers,
+    a_probe_that_ends_says_so,
+    who_is_no_node_sends_nothing_into_the_link,
+    frames_that_are_not_ipv4_or_not_for_pods_are_dropped,
+)
+ALSO_BY_LINK = (
+    packets_of_the_right_size_pass,
+    a_smaller_network_between_machines_makes_smaller_packets,
+    large_transfers_pass,
+    engines_on_two_nodes_talk_only_as_a_pair,
+    ordinary_pods_reach_engines_of_other_nodes_and_not_the_reverse,
+    guests_reach_no_pod_of_another_node,
+    gateway_ports_are_for_other_nodes_what_they_are_for_ours,
+    the_gateway_of_the_control_plane_reaches_every_pod,
+    domains_on_the_same_machines_never_meet,
+    the_last_peer_takes_the_device_along,
+    a_restart_interrupts_nobody,
+    a_new_namespace_gets_everything_again,
+    nothing_is_sent_while_nothing_changes,
+    nothing_is_left_behind,
+    the_machine_reaches_ordinary_pods_of_all_nodes,
+    the_machine_reaches_no_engine_and_no_guest,
+    nobody_reaches_the_machine,
+    forged_sources_from_a_node_are_dropped,
+    packets_from_a_node_go_to_pods_of_this_one_only,
+    engines_of_a_node_without_a_pair_reach_nothing,
+    ordinary_pods_of_a_node_reach_no_guest,
+    another_machine_reaches_no_engine,
+)
+SCENARIOS: dict[str, Callable[[], None]] = {each.__name__: each for each in (*PODS, *NODES, *MACHINE, *LINK, *ATTACKS)}
 
 
 def main(mode: str, name: str) -> int:
@@ -660,6 +918,7 @@ def main(mode: str, name: str) -> int:
     except OSError as error:
         print(f"{mode}: {error}", file=sys.stderr)
         return pods.FORBIDDEN
+    kit.PLAIN = mode == "plain"
     try:
         SCENARIOS[name]()
     finally:

@@ -14,8 +14,8 @@ from pod_network_scenarios import FORBIDDEN
 PROGRAM = Path(scenarios.__file__)
 
 
-def play(name: str) -> None:
-    done = subprocess.run([sys.executable, str(PROGRAM), "root", name], capture_output=True, text=True, timeout=50)
+def play(name: str, mode: str = "root") -> None:
+    done = subprocess.run([sys.executable, str(PROGRAM), mode, name], capture_output=True, text=True, timeout=50)
     if done.returncode == FORBIDDEN:
         pytest.skip(f"this machine allows no network namespaces: {done.stderr.strip()}")
     print(done.stdout)
@@ -44,3 +44,13 @@ def test_the_machine_and_pods(name: str) -> None:
 @each_of(scenarios.ATTACKS)
 def test_packets_of_hostile_machines(name: str) -> None:
     play(name)
+
+
+@each_of(scenarios.LINK)
+def test_nodes_on_one_link(name: str) -> None:
+    play(name, "plain")
+
+
+@each_of(scenarios.ALSO_BY_LINK)
+def test_plain_routes_have_the_same_rules(name: str) -> None:
+    play(name, "plain")

@@ -34,18 +34,25 @@ class Kernel:
     def __init__(self, settings: OverlaySettings, directory: Path, **callbacks: Any) -> None:
         self.settings = settings
         self.seen: list[list[str]] = []
+        self.answering: list[frozenset[str]] = []
+        self.rechecked: list[bool] = []
         self.failures = 0
         self.renewed = 0
         self.closed = False
+        self.unsettled = False
+        self.link: tuple[int, dict[str, str]] = (0, {})
         self.called = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def reconcile(self, nodes: list[Any]) -> list[str]:
+    def reconcile(self, nodes: list[Any], answering: frozenset[str], *, recheck: bool) -> list[str]:
         try:
             if self.failures:
                 self.failures -= 1
                 raise OSError(16, "busy")
             self.seen.append(sorted(node.metadata.name for node in nodes))
+            self.answering.append(answering)
+            self.rechecked.append(recheck)
+            self.unsettled = self.unsettled and not recheck
             return []
         finally:
             self._loop.call_soon_threadsafe(self.called.set)
@@ -60,6 +67,26 @@ class Kernel:
         await asyncio.wait_for(self.called.wait(), 10)
         self.called.clear()
         await asyncio.sleep(0)
+
+
+class Link:
+    """In place of LinkProbe."""
+
+    def __init__(self, open_socket: Any, clock: Any, changed: Any) -> None:
+        self.answering: frozenset[str] = frozenset()
+        self.changed = changed
+        self.followed: list[tuple[int, dict[str, str]]] = []
+        self.renewed = 0
+        self.closed = False
+
+    def follow(self, index: int, peers: dict[str, str]) -> None:
+        self.followed.append((index, peers))
+
+    def namespace_changed(self) -> None:
+        self.renewed += 1
+
+    def close(self) -> None:
+        self.closed = True
 
 
 class Waits:
@@ -108,7 +135,8 @@ async def running(monkeypatch: pytest.MonkeyPatch, failures: int = 0) -> AsyncIt
         "domain=alice",
         Path("/nowhere"),
         namespace=lambda: Path("/nowhere"),
-        domain_netlink=lambda: pytest.fail("not asked for"),
+        domain_netlink=lambda _: pytest.fail("not asked for"),
+        probe_socket=lambda: pytest.fail("not asked for"),
         clock=waits,
     )
     tasks = [asyncio.create_task(each.run()) for each in (informers, controller)]
@@ -165,3 +193,41 @@ async def test_a_new_namespace_gets_everything_again(monkeypatch: pytest.MonkeyP
         await kernel.next()
         assert kernel.renewed == 1
         assert kernel.seen == [[], []]
+
+
+async def test_who_answers_on_the_link_is_reached_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    links: list[Link] = []
+
+    def made(*words: Any) -> Link:
+        links.append(Link(*words))
+        return links[-1]
+
+    monkeypatch.setattr(module, "LinkProbe", made)
+    async with running(monkeypatch) as (client, controller, kernel, waits):
+        await kernel.next()
+        (link,) = links
+        kernel.link = (5, {"100.96.16.0/20": "100.96.16.1"})
+        await client.create(NODE, node("node-2"))
+        await kernel.next()
+        for answering in ({"100.96.16.0/20"}, set()):
+            link.answering = frozenset(answering)
+            link.changed()
+            await kernel.next()
+        controller.namespace_changed()
+        await kernel.next()
+        assert kernel.answering == [frozenset(), frozenset(), {"100.96.16.0/20"}, frozenset(), frozenset()]
+        assert link.followed[:2] == [(0, {}), kernel.link]
+        assert link.renewed == 1
+        assert waits.pauses == []
+    assert link.closed
+
+
+async def test_a_link_that_does_not_answer_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as (client, _, kernel, waits):
+        await kernel.next()
+        kernel.unsettled = True
+        await client.create(NODE, node("node-2"))
+        while len(kernel.rechecked) < 3:
+            await kernel.next()
+        assert kernel.rechecked == [False, False, True]
+        assert waits.pauses == [30.0]

@@ -12,7 +12,7 @@ import pytest
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.http.messages import UserInfo
-from coterie.kube.api.meta import Object, ObjectMeta
+from coterie.kube.api.meta import Object, ObjectKey, ObjectMeta
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.api.types.nodes import Node, NodeSpec
 from coterie.kube.api.types.pods import PODS, Pod, PodSpec, PodStatus
@@ -22,11 +22,15 @@ from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informers import Informers
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.types.domain import Domain, DomainSpec
+from coterie.kuscia.controllers.domain import objects as domain_objects
 from coterie.kuscia.engine import remote_engines
 from coterie.kuscia.engine.remote_engines import RemoteEngines, RemoteGateway, engine_address
+from coterie.kuscia.engine.remote_groups import AppliedRemotePods
 from coterie.kuscia.extensions.apiserver import KUSCIA
 from coterie.kuscia.gateway.callers import PodCallers
 
+ALICE = UserInfo("system:serviceaccount:alice:alice", ("system:serviceaccounts", "system:authenticated"))
 ADMIN = UserInfo("system:admin", ("system:masters", "system:authenticated"))
 POD, NODE, NAMESPACE = PODS.as_dynamic, Kind.dynamic(builtin("nodes")), Kind.dynamic(builtin("namespaces"))
 CONFIG_MAP = Kind.dynamic(builtin("configmaps"))
@@ -38,11 +42,15 @@ REPORTS = {f"reporter.{name}.svc/report/progress?task_id=t" for name in ("master
 class Scene:
     """The gateway of node-1 and an agent of node-2 over one API."""
 
-    def __init__(self, client: Client, informers: Informers) -> None:
-        self.client = client
+    def __init__(
+        self, admin: Client, client: Client, informers: Informers, network: AppliedRemotePods | None, *, own: bool
+    ) -> None:
+        self.client = admin
         self.callers = PodCallers(self._changed)
-        self.gateway = RemoteGateway(client, informers, "node-2")
-        self.engines = RemoteEngines(client, informers, self.callers, "alice", "node-1", SYSTEM_CLOCK)
+        self.gateway = RemoteGateway(client, informers, "node-2", "alice" if own else "")
+        self.engines = RemoteEngines(
+            client, informers, self.callers, "alice", "node-1", SYSTEM_CLOCK, own_only=own, network=network
+        )
         self.envoy_works = True
 
     def _changed(self) -> None:
@@ -68,7 +76,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene() -> AsyncIterator[Scene]:
+async def scene(network: AppliedRemotePods | None = None, *, own: bool = False) -> AsyncIterator[Scene]:
+    """`own`: as the account of a lite's domain, which sees nothing else."""
     store = MemoryStore()
     await store.open()
     server = ApiServer(store, Settings(extensions=[KUSCIA]), SYSTEM_CLOCK)
@@ -81,8 +90,12 @@ async def scene() -> AsyncIterator[Scene]:
     define = {"parties": [{"services": [{"endpoints": [f"{each}:80"]}]} for each in PEERS]}
     values = {"metadata": {"name": "values"}, "data": {"TASK_CLUSTER_DEFINE": json.dumps(define)}}
     await client.create(CONFIG_MAP, values, "alice")
-    informers = Informers(client)
-    made = Scene(client, informers)
+    used = client
+    if own:
+        await _let_alice_in(client)
+        used = Client(InProcessTransport(server.handle, ALICE))
+    informers = Informers(used)
+    made = Scene(client, used, informers, network, own=own)
     tasks = [asyncio.create_task(each.run()) for each in (informers, made.engines.controller)]
     try:
         await made.engines.controller.ready.wait()
@@ -94,6 +107,13 @@ async def scene() -> AsyncIterator[Scene]:
         await client.close()
         await server.stop()
         await store.close()
+
+
+async def _let_alice_in(client: Client) -> None:
+    """What the domain controller gives the account of a lite's domain."""
+    domain = Domain(metadata=ObjectMeta(name="alice", uid="u"), spec=DomainSpec())
+    for each in domain_objects.accounts(domain, "master"):
+        await client.create(each.kind, each.object, each.namespace)
 
 
 async def until(question: Callable[[], Any], seconds: float = 10.0) -> None:
@@ -111,8 +131,9 @@ async def settled(questions: Iterable[Awaitable[Any]] = ()) -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_an_engine_starts_when_the_gateway_knows_it() -> None:
-    async with scene() as made:
+@pytest.mark.parametrize("own", [False, True], ids=["control-plane", "lite"])
+async def test_an_engine_starts_when_the_gateway_knows_it(own: bool) -> None:
+    async with scene(own=own) as made:
         pod = await made.pod("t-0")
         await made.gateway.register(pod, ADDRESS)
         assert made.known[ADDRESS] == PEERS | REPORTS
@@ -198,3 +219,17 @@ def test_pods_on_the_machines_network_have_no_address_of_their_own() -> None:
     node = Node(metadata=ObjectMeta(name="n"), spec=NodeSpec(pod_cidr="100.96.16.0/20"))
     pod = Pod(metadata=ObjectMeta(name="p"), spec=PodSpec(host_network=True), status=PodStatus(pod_ip=ADDRESS))
     assert engine_address(pod, node) == ""
+
+
+async def test_an_engine_waits_for_the_rules_of_the_gateways_node() -> None:
+    """Until then it counts as a partner's there, and ConfManager would refuse it."""
+    network = AppliedRemotePods()
+    async with scene(network) as made:
+        pod = await made.pod("t-0")
+        registering = asyncio.create_task(made.gateway.register(pod, ADDRESS))
+        await until(lambda: ADDRESS in made.known)
+        network.set({ObjectKey("alice", "t-0"): "100.96.24.8"})
+        await settled()
+        assert not registering.done()
+        network.set({ObjectKey("alice", "t-0"): ADDRESS})
+        await registering

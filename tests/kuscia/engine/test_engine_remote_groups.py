@@ -12,7 +12,7 @@ import pytest
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.http.messages import UserInfo
 from coterie.kube.agent.runtimes.protocol import PodKind, PodNetworkClass, RemotePod, RuntimeFailure
-from coterie.kube.api.meta import Object
+from coterie.kube.api.meta import Object, ObjectKey
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.apiserver.server import ApiServer, Settings
@@ -20,7 +20,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informers import Informers
 from coterie.kube.store.memory import MemoryStore
-from coterie.kuscia.engine.remote_groups import RemoteGroups, remote_pod
+from coterie.kuscia.engine.remote_groups import AppliedRemotePods, RemoteGroups, remote_pod
 
 ADMIN = UserInfo("system:admin", ("system:masters", "system:authenticated"))
 POD, NODE, NAMESPACE = PODS.as_dynamic, Kind.dynamic(builtin("nodes")), Kind.dynamic(builtin("namespaces"))
@@ -74,6 +74,7 @@ class Network:
         self.informers = informers
         self.given: list[list[str]] = []
         self.failures = 0
+        self.applied = AppliedRemotePods()
 
     async def apply(self, pods: Sequence[RemotePod]) -> None:
         if self.failures:
@@ -96,7 +97,14 @@ async def running(nodes: int = 2) -> AsyncIterator[tuple[Client, Network]]:
     informers = Informers(client)
     network = Network(informers)
     groups = RemoteGroups(
-        informers, classify, network.apply, SYSTEM_CLOCK, domain="alice", node="node-1", selector="domain=alice"
+        informers,
+        classify,
+        network.apply,
+        SYSTEM_CLOCK,
+        domain="alice",
+        node="node-1",
+        selector="domain=alice",
+        applied=network.applied,
     )
     tasks = [asyncio.create_task(each.run()) for each in (informers, groups)]
     try:
@@ -167,4 +175,6 @@ async def test_what_failed_is_tried_again() -> None:
     async with running() as (client, network):
         network.failures = 1
         await make(client, pod())
-        await until(lambda: network.given[-1] == [ADDRESS])
+        await asyncio.wait_for(network.applied.wait(ObjectKey("alice", "a-1"), ADDRESS), 10)
+        assert network.given[-1] == [ADDRESS], "who waits goes on when the rules are in force"
+        assert not network.failures

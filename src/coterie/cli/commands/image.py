@@ -7,28 +7,36 @@ import contextlib
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from coterie.base.paths import DomainPaths
+from coterie.base.secret import SecretValue
 from coterie.cli import arguments as options
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_text, plain_table
 from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
 from coterie.kube.agent.images import archive
+from coterie.kube.agent.images import pull as pulling
 from coterie.kube.agent.images.model import ImageError, StoredImage, split
+from coterie.kube.agent.images.registry import RegistryEndpoint
+from coterie.kube.agent.images.sources import ConfiguredRegistry, PullSettings, RegistryCredentials, docker_credentials
 from coterie.kube.agent.images.store import ImageStore
 
 HELP = """
 Manage the images on this machine. An image is either a host environment (a command that is installed on this machine)
 or a root file system from an archive or a directory. Built in are coterie/host (the programs of this machine, for any
-command) and coterie/python (the Python interpreter that runs Coterie). Images are not pulled from a registry.
+command) and coterie/python (the Python interpreter that runs Coterie). A node pulls images by itself only with
+image.pullPolicy: remote in its configuration.
 
   ls                    list images
   add NAME              create an image from a command (--command) or a directory (--rootfs)
   load [FILE]           load all images of an archive made by docker save, skopeo or buildah (default: standard input)
+  pull NAME...          get images from their registry; what is here already is not fetched again
   tag IMAGE NAME        add another name to an image
   rm IMAGE...           remove names, and layers that are no longer used
 
@@ -38,14 +46,17 @@ Examples:
   coterie image add engine:1.1 --command /opt/engine/bin/python --visible /opt/models
   coterie image add alpine:3.20 --rootfs /srv/alpine
   coterie image load secretflow.tar
+  coterie image pull registry.example/team/engine:1.0
+  coterie image pull 127.0.0.1:5000/engine@sha256:4f6...
+  echo "$PASSWORD" | coterie image pull registry.example/team/engine:1.0 --username me --password-stdin
   coterie image tag engine:1.0 engine:latest
   coterie image rm engine:1.0
 """
-_ACTIONS = ("ls", "list", "add", "load", "tag", "rm")
+_ACTIONS = ("ls", "list", "add", "load", "pull", "tag", "rm")
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|load|tag|rm", help="action")
+    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|load|pull|tag|rm", help="action")
     options.words_argument(parser)
     make = parser.add_argument_group("for add")
     make.add_argument("--command", metavar="PATH", default="", help="program that containers run")
@@ -67,6 +78,15 @@ def arguments(parser: options.Parser) -> None:
     take = parser.add_argument_group("for load")
     take.add_argument("-i", "--input", metavar="FILE", default="", help="archive file, as in docker load")
     take.add_argument("--name", metavar="NAME", default="", help="name for an image without one")
+    fetch = parser.add_argument_group("for pull")
+    fetch.add_argument(
+        "--username", metavar="USER", default="", help="user of the registry (default: ~/.docker/config.json)"
+    )
+    fetch.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
+    fetch.add_argument(
+        "--mirror", metavar="REGISTRY", action="append", default=[], help="ask this registry first; may be repeated"
+    )
+    fetch.add_argument("--ca-file", metavar="FILE", default="", help="PEM file of the registry's authority")
     parser.add_argument("--store", metavar="DIR", default="", help="image store (default: var/images of the domain)")
     options.output_option(parser, ("table", "json", "yaml", "name"))
     options.connection_options(parser)
@@ -192,6 +212,54 @@ def _archive(name: str, app: App) -> Iterator[IO[bytes]]:
         yield copy
 
 
+def _pull(args: argparse.Namespace, app: App, store: ImageStore) -> None:
+    if not args.words:
+        raise UsageError("say what to pull: coterie image pull registry.example/team/engine:1.0")
+    if args.password_stdin != bool(args.username):
+        raise UsageError("a user needs a password: --username USER --password-stdin")
+    password = app.stdin.readline().rstrip("\r\n") if args.password_stdin else ""
+    mirrors = tuple(RegistryEndpoint.of(each) for each in args.mirror)
+    for word in args.words:
+        wanted = pulling.parse(word)
+        known = _docker_credentials(app) if not args.username else []
+        if args.username and wanted.registry:
+            known = [RegistryCredentials(wanted.registry, args.username, SecretValue(password))]
+        own = [
+            ConfiguredRegistry("", replace(RegistryEndpoint.of(wanted.registry), ca_file=args.ca_file), mirrors)
+        ] if wanted.registry else []  # fmt: skip
+        sources = PullSettings(remote=True, registries=tuple(own)).sources(wanted, known)
+        image = pulling.pull(store, wanted, sources, progress=_show_progress(app), pause=_wait)
+        app.say(f"pulled {image.name} ({human_size(image.size)}) {image.manifest}")
+
+
+def _docker_credentials(app: App) -> list[RegistryCredentials]:
+    folder = Path(app.environ.get("DOCKER_CONFIG") or app.home / ".docker")
+    try:
+        return docker_credentials((folder / "config.json").read_bytes())
+    except OSError:
+        return []
+
+
+def _wait(attempt: int) -> None:
+    time.sleep(min(8.0, 0.5 * 2**attempt))
+
+
+def _show_progress(app: App) -> pulling.Progress:
+    """One line that grows, on a terminal; nothing in a log."""
+    if not app.err.isatty():
+        return lambda digest, done, total: None
+    parts: dict[str, tuple[int, int]] = {}
+
+    def show(digest: str, done: int, total: int) -> None:
+        parts[digest] = (done, total)
+        here, all_ = (sum(values) for values in zip(*parts.values(), strict=True))
+        end = "\r" if here < all_ else "\n"
+        app.err.write(f"  {human_size(here)} of {human_size(all_)} in {len(parts)} layers{end}")
+        app.err.flush()
+
+    return show
+
+
 def _tag(args: argparse.Namespace, app: App, store: ImageStore) -> None:
     source, name = _check_arguments(args, 2, "tag IMAGE NAME")
     app.say(f"tagged {store.tag(source, name).name}")
@@ -214,6 +282,7 @@ _RUN: dict[str, Callable[[argparse.Namespace, App, ImageStore], None]] = {
     "ls": _list,
     "add": _add,
     "load": _load,
+    "pull": _pull,
     "tag": _tag,
     "rm": _remove,
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 HELP = """
-Add machines to a control plane and take them away. Run `add` on the machine of the control plane, `join`, `leave` and
-`reset` on the new machine, and `drain` wherever there is a kubeconfig. `add` writes a join file; copy it to the new
+Add machines to a control plane, or to the domain of a lite, and take them away. Run `add` on the machine of the control
+plane or of the lite, `join`, `leave` and `reset` on the new machine, and `drain` wherever there is a kubeconfig. `add` writes a join file; copy it to the new
 machine and run `join` there. Nothing else has to be installed or configured.
 
 Examples:

@@ -1,4 +1,4 @@
-"""`coterie node add`: register a machine at this control plane and write its join file."""
+"""`coterie node add`: register a machine at this control plane, or for the domain of this lite, and write its join file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from coterie.cli import arguments as options
 from coterie.cli import network
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.error_messages import cli_errors
+from coterie.cli.nodes import lite_domain
 from coterie.cli.session import domains_under, root_of
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.labels import HOSTNAME
@@ -27,14 +28,17 @@ from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kube.client.wait import wait_for
 from coterie.kuscia.api.labels import KUSCIA_NODE_NAMESPACE
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import cluster_network, join_bundle
 from coterie.node.cluster_network import ClusterNetwork
 from coterie.node.config import ConfigError
+from coterie.node.master_api import api_transport
 
 HELP = """
-Register a new machine: create its Node, let the control plane give it a range of pod addresses, and write its join
-file. Run this on the machine of the control plane, which must be running. Copy the file to the new machine and run
-`coterie node join FILE` there. The file contains a private key: anyone who has it can act as this node.
+Register a new machine: create its Node with a range of pod addresses, and write its join file. Run this on the machine
+of the control plane or, for another machine of a lite's domain, on the machine of the lite; it must be running. Copy
+the file to the new machine and run `coterie node join FILE` there. The file contains a private key: anyone who has it
+can act as this node.
 
 The new machine reaches the API server at the address of this machine that leads to it, if the API server listens there
 (apiServer.host) and its certificate has the address (apiServer.names); otherwise name the URL with --server. For a
@@ -77,13 +81,10 @@ def run(args: argparse.Namespace, app: App) -> int:
     if output != "-" and not target.parent.is_dir():
         raise CliError(f"Error: {output} cannot be written: there is no directory {target.parent}")
     paths = _control_plane(args, app)
-    with cli_errors():
-        connection = kubeconfig.read(paths.kubeconfig).resolve()
-    names = _certificate_names(paths)
-    server = args.server or server_for(connection.server, names, args.name, addresses)
-    _check_server(names, server)
-    with cli_errors(connection.server):
-        known, node = asyncio.run(_registered(app, connection, args.name, addresses, paths.home.name))
+    if lite_domain.is_registered(paths):
+        server, known, node = _at_lite(args, paths, addresses)
+    else:
+        server, known, node = _at_control_plane(args, app, paths, addresses)
     cidr = node["spec"]["podCIDR"]
     try:
         made = join_bundle.make_bundle(paths, args.name, addresses, server, SYSTEM_CLOCK, pod_cidr=cidr, network=known)
@@ -101,6 +102,41 @@ def run(args: argparse.Namespace, app: App) -> int:
     return 0
 
 
+def _at_control_plane(
+    args: argparse.Namespace, app: App, paths: DomainPaths, addresses: tuple[str, ...]
+) -> tuple[str, ClusterNetwork, Object]:
+    """The URL of the API as the node reaches it, the network, and the Node."""
+    with cli_errors():
+        connection = kubeconfig.read(paths.kubeconfig).resolve()
+    names = _certificate_names(paths.pki)
+    server = args.server or server_for(connection.server, names, args.name, addresses)
+    _check_server(names, server)
+    with cli_errors(connection.server):
+        known, node = asyncio.run(_registered(app, connection, args.name, addresses, paths.home.name))
+    return server, known, node
+
+
+def _at_lite(
+    args: argparse.Namespace, paths: DomainPaths, addresses: tuple[str, ...]
+) -> tuple[str, ClusterNetwork, Object]:
+    """Likewise, at a lite that registered: with the rights of its domain, through its gateway."""
+    known, own = lite_domain.network(paths)
+    names = _certificate_names(paths.pki / "nodes")
+    server = args.server or server_for(own, names, args.name, addresses)
+    _check_server(names, server)
+
+    async def register() -> Object:
+        client = Client(api_transport(GatewayPaths.of(paths)))
+        try:
+            domain = paths.home.name
+            return await lite_domain.registered(client, _new_node(args.name, addresses, domain), domain, known)
+        finally:
+            await client.close()
+
+    with cli_errors("the master, through the gateway of this lite"):
+        return server, known, asyncio.run(register())
+
+
 def _checked_address(text: str) -> str:
     try:
         return str(ipaddress.ip_address(text))
@@ -110,11 +146,13 @@ def _checked_address(text: str) -> str:
 
 def _control_plane(args: argparse.Namespace, app: App) -> DomainPaths:
     root = root_of(args, app)
-    domains = [args.domain] if args.domain else domains_under(root)
+    domains = [args.domain] if args.domain else sorted({*domains_under(root), *lite_domain.domains_under(root)})
     if len(domains) > 1:
         raise CliError(f"Error: there are several domains under {root}: choose one with --domain {'|'.join(domains)}")
     if not domains:
-        raise CliError(f"Error: there is no control plane under {root}; start one with `coterie start -c FILE`")
+        raise CliError(
+            f"Error: there is no control plane and no lite under {root}; start one with `coterie start -c FILE`"
+        )
     return DomainPaths.of(root, domains[0])
 
 
@@ -189,9 +227,9 @@ def _network_problem(node: Object) -> str:
 # How the node reaches the API.
 
 
-def _certificate_names(paths: DomainPaths) -> list[str]:
+def _certificate_names(directory: Path) -> list[str]:
     """Names under which the API is believed."""
-    file = paths.pki / "apiserver.crt"
+    file = directory / "apiserver.crt"
     return list(pki.names_of(pki.load_certificate(file.read_bytes()))) if file.exists() else []
 
 
@@ -204,7 +242,7 @@ def server_for(own: str, names: list[str], node: str, addresses: tuple[str, ...]
     if not found:
         raise UsageError(
             f"the API is known here as {own}, where {node} cannot reach it; set apiServer.host to 0.0.0.0 and "
-            "apiServer.names to the address of this machine, start the control plane again, or name the URL with --server"
+            "apiServer.names to the address of this machine, start its node again, or name the URL with --server"
         )
     host = f"[{found[0]}]" if ":" in found[0] else found[0]
     return f"https://{host}:{where.port}"

@@ -84,14 +84,14 @@ async def _drained(node: LocalNode, bundle: Bundle, wanted: DrainOptions, app: A
                 f"Error: the control plane at {bundle.server} cannot be reached ({problem}), so the pods cannot be moved; "
                 "try again later, or remove this node with `coterie node reset`"
             ) from problem
-        return await drain(client, node.name, wanted, (lambda line: None) if quiet else app.say)
+        return await drain(client, node.name, wanted, (lambda line: None) if quiet else app.say, bundle.namespace)
 
 
 async def deleted(bundle: Bundle) -> str:
     """Delete the Node, and its pods, which have ended, with the node's own credentials; answers why that was not possible."""
     try:
         async with local_node.client_of(bundle) as client:
-            for pod in await pods_on(client, bundle.node):
+            for pod in await pods_on(client, bundle.node, bundle.namespace):
                 meta = pod["metadata"]
                 with contextlib.suppress(NotFound):
                     await client.delete(PODS, meta["name"], meta["namespace"], uid=meta["uid"], grace=0)

@@ -90,14 +90,16 @@ async def cordon(client: Client, node: str) -> None:
     await client.patch(_NODES, node, "", {"spec": {"unschedulable": True}})
 
 
-async def pods_on(client: Client, node: str) -> list[Object]:
-    return list((await client.list(_PODS, fields=f"spec.nodeName={node}")).items)
+async def pods_on(client: Client, node: str, namespace: str = "") -> list[Object]:
+    return list((await client.list(_PODS, namespace, fields=f"spec.nodeName={node}")).items)
 
 
-async def drain(client: Client, node: str, options: DrainOptions, say: Callable[[str], None]) -> int:
-    """How many pods were evicted. Raises CliError when the node cannot be drained as asked; it stays cordoned."""
+async def drain(
+    client: Client, node: str, options: DrainOptions, say: Callable[[str], None], namespace: str = ""
+) -> int:
+    """`namespace`: the only one that has pods on the node. How many pods were evicted. Raises CliError when the node cannot be drained as asked; it stays cordoned."""
     await cordon(client, node)
-    sorted_ = sort_pods(await pods_on(client, node), options)
+    sorted_ = sort_pods(await pods_on(client, node, namespace), options)
     if sorted_.problems:
         reasons = "".join(f"\n  {problem}" for problem in sorted_.problems)
         raise CliError(f"Error: {node} is cordoned, but not drained:{reasons}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
+from coterie.kube.agent.images.puller import ImagePuller
 from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.node.registration import NodeRegistration
 from coterie.kube.agent.plugin import AgentPlugin
@@ -84,6 +85,7 @@ def make(
     *,
     plugins: Sequence[AgentPlugin] = (),
     network: Callable[[], PodNetworkState] = PodNetworkState,
+    images: ImagePuller | None = None,
 ) -> Agent:
     """`informers` must be running (or be started before the agent's groups). `network`: how that of the pods is now."""
     events = EventRecorder(client, "agent", instance=settings.node_name, clock=clock)
@@ -91,7 +93,9 @@ def make(
         client, settings, runtime.name, clock, images=lambda: node_images(runtime), plugins=plugins, network=network
     )
     volumes = LocalVolumes(client, settings.volumes_directory, settings.node_name)
-    pods = PodManager(client, informers, runtime, settings, events, clock, tuple(plugins), volumes, node.allocatable)
+    pods = PodManager(
+        client, informers, runtime, settings, events, clock, tuple(plugins), volumes, node.allocatable, images
+    )
     node.pressures = lambda: pods.pressures
     garbage = NodeGarbageCollector(settings, pods.known_uids, clock)
     storage = StorageMonitor(pods, runtime, settings, clock, node.allocatable, pressure_changed=node.update_conditions)

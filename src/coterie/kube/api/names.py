@@ -6,6 +6,7 @@ path. The common good case is one cached set of regular expressions, because eac
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -201,9 +202,22 @@ def finalizer_faults(text: str, standard_only_when_bare: bool = True) -> Faults:
     return faults
 
 
+def ip_address_faults(text: str) -> Faults:
+    """Names of IPAddress objects: an address in its one spelling."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        address = None
+    if address is None or "%" in text:
+        return ("must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",)
+    return () if str(address) == text else (f'must be in canonical form ("{address}")',)
+
+
 _NAME_RULES: Final[Mapping[tuple[str, str], NameRule]] = {
     ("", "namespaces"): dns_label_faults,
     ("", "services"): dns1035_label_faults,
+    ("networking.k8s.io", "ipaddresses"): ip_address_faults,
+    ("apiregistration.k8s.io", "apiservices"): path_segment_faults,
     ("rbac.authorization.k8s.io", "roles"): path_segment_faults,
     ("rbac.authorization.k8s.io", "rolebindings"): path_segment_faults,
     ("rbac.authorization.k8s.io", "clusterroles"): path_segment_faults,

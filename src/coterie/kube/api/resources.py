@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 STATUS_VERBS = ("get", "patch", "update")
+PROXY_VERBS = ("create", "delete", "get", "patch", "update")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ _POD_SUBS = (
     Subresource("exec", ("create", "get"), "PodExecOptions", "", "v1"),
     Subresource("log", ("get",)),
     Subresource("portforward", ("create", "get"), "PodPortForwardOptions", "", "v1"),
+    Subresource("proxy", PROXY_VERBS, "PodProxyOptions", "", "v1"),
     STATUS,
 )
 _CREATE = ("create",)
@@ -133,9 +135,11 @@ _RBAC = "rbac.authorization.k8s.io"
 _AUTHZ = "authorization.k8s.io"
 _AUTHN = "authentication.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
+_FLOW = "flowcontrol.apiserver.k8s.io"
 
 BUILTIN: tuple[Resource, ...] = (
     _r("", "v1", "bindings", "Binding", verbs=_CREATE, virtual=True),
+    _r("", "v1", "componentstatuses", "ComponentStatus", cluster=True, short="cs", verbs=_READ, virtual=True),
     _r("", "v1", "configmaps", "ConfigMap", short="cm"),
     _r("", "v1", "endpoints", "Endpoints", short="ep"),
     _r("", "v1", "events", "Event", short="ev"),
@@ -145,7 +149,8 @@ BUILTIN: tuple[Resource, ...] = (
         verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
         subs=(Subresource("finalize", ("update",)), STATUS),
     ),
-    _r("", "v1", "nodes", "Node", cluster=True, short="no", subs=(STATUS,)),
+    _r("", "v1", "nodes", "Node", cluster=True, short="no",
+       subs=(Subresource("proxy", PROXY_VERBS, "NodeProxyOptions", "", "v1"), STATUS)),
     _r(
         "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", short="pvc", subs=(STATUS,), returns_deleted=True
     ),
@@ -160,7 +165,8 @@ BUILTIN: tuple[Resource, ...] = (
         "", "v1", "serviceaccounts", "ServiceAccount", short="sa", returns_deleted=True,
         subs=(Subresource("token", _CREATE, "TokenRequest", _AUTHN, "v1"),),
     ),
-    _r("", "v1", "services", "Service", short="svc", categories="all", subs=(STATUS,), returns_deleted=True),
+    _r("", "v1", "services", "Service", short="svc", categories="all", returns_deleted=True,
+       subs=(Subresource("proxy", PROXY_VERBS, "ServiceProxyOptions", "", "v1"), STATUS)),
     _r(_ADMISSION, "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy", cluster=True,
        categories="api-extensions"),
     _r(_ADMISSION, "v1", "mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", cluster=True,
@@ -176,7 +182,7 @@ BUILTIN: tuple[Resource, ...] = (
     _r("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", cluster=True,
        short="crd crds", categories="api-extensions", subs=(STATUS,)),
     _r("apiregistration.k8s.io", "v1", "apiservices", "APIService", cluster=True, categories="api-extensions",
-       verbs=("get", "list", "watch"), subs=(Subresource("status", ("get",)),)),
+       subs=(STATUS,)),
     _r("apps", "v1", "controllerrevisions", "ControllerRevision"),
     _r("apps", "v1", "daemonsets", "DaemonSet", short="ds", categories="all", subs=(STATUS,)),
     _r("apps", "v1", "deployments", "Deployment", short="deploy", categories="all", subs=(SCALE, STATUS)),
@@ -195,19 +201,36 @@ BUILTIN: tuple[Resource, ...] = (
        subs=(STATUS,)),
     _r("batch", "v1", "cronjobs", "CronJob", short="cj", categories="all", subs=(STATUS,)),
     _r("batch", "v1", "jobs", "Job", categories="all", subs=(STATUS,)),
+    _r("certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest", cluster=True, short="csr",
+       subs=(Subresource("approval", STATUS_VERBS), STATUS)),
     _r("coordination.k8s.io", "v1", "leases", "Lease"),
     _r("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
     _r("events.k8s.io", "v1", "events", "Event", short="ev", storage=("", "v1")),
+    _r(_FLOW, "v1", "flowschemas", "FlowSchema", cluster=True, subs=(STATUS,)),
+    _r(_FLOW, "v1", "prioritylevelconfigurations", "PriorityLevelConfiguration", cluster=True, subs=(STATUS,)),
     _r("networking.k8s.io", "v1", "ingressclasses", "IngressClass", cluster=True),
     _r("networking.k8s.io", "v1", "ingresses", "Ingress", short="ing", subs=(STATUS,)),
+    _r("networking.k8s.io", "v1", "ipaddresses", "IPAddress", cluster=True, short="ip"),
     _r("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short="netpol"),
+    _r("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", cluster=True, subs=(STATUS,)),
+    _r("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", cluster=True),
     _r("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", short="pdb", subs=(STATUS,)),
     _r(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", cluster=True),
     _r(_RBAC, "v1", "clusterroles", "ClusterRole", cluster=True),
     _r(_RBAC, "v1", "rolebindings", "RoleBinding"),
     _r(_RBAC, "v1", "roles", "Role"),
+    _r("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", cluster=True, returns_deleted=True),
+    _r("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", subs=(STATUS,), returns_deleted=True),
+    _r("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", returns_deleted=True),
+    _r("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", cluster=True, returns_deleted=True),
     _r("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", cluster=True, short="pc"),
+    _r("storage.k8s.io", "v1", "csidrivers", "CSIDriver", cluster=True, returns_deleted=True),
+    _r("storage.k8s.io", "v1", "csinodes", "CSINode", cluster=True, returns_deleted=True),
+    _r("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"),
     _r("storage.k8s.io", "v1", "storageclasses", "StorageClass", cluster=True, short="sc", returns_deleted=True),
+    _r("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment", cluster=True, subs=(STATUS,), returns_deleted=True),
+    _r("storage.k8s.io", "v1", "volumeattributesclasses", "VolumeAttributesClass", cluster=True, short="vac",
+       returns_deleted=True),
 )  # fmt: skip
 
 USAGE: tuple[Resource, ...] = (

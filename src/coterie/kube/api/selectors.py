@@ -368,6 +368,8 @@ _FIELDS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("batch", "jobs"): ("status.successful",),
     ("", "services"): ("spec.clusterIP", "spec.type"),
     ("apiextensions.k8s.io", "customresourcedefinitions"): (),
+    ("resource.k8s.io", "resourceslices"): ("spec.nodeName", "spec.driver"),
+    ("certificates.k8s.io", "certificatesigningrequests"): ("spec.signerName",),
 }
 
 _SPECIAL: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {

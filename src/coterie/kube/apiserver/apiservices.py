@@ -1,6 +1,6 @@
-"""APIService objects: one for each served group and version, kept in step with what is served.
+"""APIService objects: one for each group and version that this server serves, kept in step with what is served.
 
-They can be read and watched like in Kubernetes, where they also tell of aggregated servers; here all are local.
+Those that users make lead to other servers (`aggregator.py`) and are left alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ async def reconcile(state: ResourceStorage, resources: Callable[[], Sequence[Res
         if collection.get("", name) is None:
             await state.modify(collection, "", name, _create(service, collection))
     for entry in collection.entries():
-        if entry.name not in wanted:
+        if (
+            entry.name not in wanted
+            and discovery.AUTOMANAGED in (entry.labels or {})
+            and b'"service":' not in entry.raw
+        ):
             await state.modify(collection, "", entry.name, _delete)
 
 

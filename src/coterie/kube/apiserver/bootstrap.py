@@ -7,16 +7,23 @@ They are written through the same verbs as everybody's, so that they are validat
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.kube.api import errors
 from coterie.kube.api.labels import DEFAULT_STORAGE_CLASS, LOCAL_PATH_CLASS, LOCAL_PATH_PROVISIONER
 from coterie.kube.apiserver.auth import default_roles
+from coterie.kube.apiserver.auth.authentication_info import INFO_NAME, INFO_NAMESPACE, AuthenticationInfo
 from coterie.kube.apiserver.extension import ApiServerExtension, DefinitionSource
+
+if TYPE_CHECKING:
+    from coterie.kube.api.rules import flowcontrol
+else:
+    flowcontrol = lazy_import("coterie.kube.api.rules.flowcontrol")
 
 log = logger("apiserver.bootstrap")
 
@@ -34,27 +41,58 @@ _LOCAL_PATH = {
     "volumeBindingMode": "WaitForFirstConsumer",
     "allowVolumeExpansion": False,
 }
+_FLOW_CONTROL = "/apis/flowcontrol.apiserver.k8s.io/v1"
 _AGENT = {"user-agent": "coterie-bootstrap/1", "content-type": "application/json"}
 
 
 async def ensure(send: Send, extensions: Sequence[ApiServerExtension] = ()) -> None:
     """Make sure that the first objects exist and are up to date."""
     for name in NAMESPACES:
-        await _create(send, "/api/v1/namespaces", {"metadata": {"name": name}})
+        await create(send, "/api/v1/namespaces", {"metadata": {"name": name}})
     for name, value in _PRIORITIES:
         body = {"metadata": {"name": name}, "value": value, "description": "Reserved for parts of the system."}
-        await _create(send, "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+        await create(send, "/apis/scheduling.k8s.io/v1/priorityclasses", body)
     ingress_class = {"metadata": {"name": INGRESS_CLASS}, "spec": {"controller": INGRESS_CONTROLLER}}
-    await _create(send, "/apis/networking.k8s.io/v1/ingressclasses", ingress_class)
-    await _create(send, "/apis/storage.k8s.io/v1/storageclasses", _LOCAL_PATH)
+    await create(send, "/apis/networking.k8s.io/v1/ingressclasses", ingress_class)
+    await create(send, "/apis/storage.k8s.io/v1/storageclasses", _LOCAL_PATH)
+    await _ensure_flow_control(send)
     exact = frozenset(role for extension in extensions for role in extension.roles.exact)
     for default in default_roles.default_objects([extension.roles for extension in extensions]):
         await _reconcile_role(send, default, exact)
     for extension in extensions:
         for name in extension.namespaces:
-            await _create(send, "/api/v1/namespaces", {"metadata": {"name": name}})
+            await create(send, "/api/v1/namespaces", {"metadata": {"name": name}})
         if extension.definitions is not None:
             await _ensure_definitions(send, extension.definitions)
+
+
+async def _ensure_flow_control(send: Send) -> None:
+    """The objects that Kubernetes begins with. One question tells whether they are there, and nothing is loaded then."""
+    if await _get(send, f"{_FLOW_CONTROL}/flowschemas/global-default") is not None:
+        return
+    levels = {**flowcontrol.MANDATORY_LEVELS, **flowcontrol.SUGGESTED_LEVELS}
+    for name, spec in levels.items():
+        body = {"metadata": _flow_metadata(name), "spec": spec}
+        await create(send, f"{_FLOW_CONTROL}/prioritylevelconfigurations", body)
+    schemas = {**flowcontrol.MANDATORY_SCHEMAS, **flowcontrol.SUGGESTED_SCHEMAS}
+    for name, spec in sorted(schemas.items(), key=lambda item: item[0] == "global-default"):
+        body = {"metadata": _flow_metadata(name), "spec": spec}
+        await create(send, f"{_FLOW_CONTROL}/flowschemas", body)
+
+
+def _flow_metadata(name: str) -> Object:
+    return {"name": name, "annotations": {"apf.kubernetes.io/autoupdate-spec": "true"}}
+
+
+async def ensure_authentication_info(send: Send, info: AuthenticationInfo) -> None:
+    """Write the ConfigMap by which aggregated API servers know the authorities of this one."""
+    path = f"/api/v1/namespaces/{INFO_NAMESPACE}/configmaps"
+    existing = await _get(send, f"{path}/{INFO_NAME}")
+    wanted = info.config_map(existing)
+    if existing is None:
+        await create(send, path, wanted)
+    elif wanted != existing:
+        await _call(send, "PUT", f"{path}/{INFO_NAME}", wanted)
 
 
 async def complete_services(send: Send, services: Sequence[Object]) -> None:
@@ -71,15 +109,16 @@ async def complete_services(send: Send, services: Sequence[Object]) -> None:
 
 
 async def _reconcile_role(send: Send, default: Object, exact: frozenset[str]) -> None:
-    plural = "clusterroles" if default["kind"] == "ClusterRole" else "clusterrolebindings"
-    collection = f"/apis/rbac.authorization.k8s.io/v1/{plural}"
+    namespace = default["metadata"].get("namespace")
+    where = f"namespaces/{namespace}/" if namespace else ""
+    collection = f"/apis/rbac.authorization.k8s.io/v1/{where}{default['kind'].lower()}s"
     path = f"{collection}/{default['metadata']['name']}"
     existing = await _get(send, path)
     wanted = default_roles.reconcile(existing, default, exact)
     if wanted is None:
         return
     if existing is None:
-        await _create(send, collection, wanted)
+        await create(send, collection, wanted)
     else:
         await _call(send, "PUT", path, wanted)
 
@@ -95,7 +134,7 @@ async def _ensure_definitions(send: Send, source: DefinitionSource) -> None:
     for definition in source.load(stale) if stale else ():
         existing = stale[definition["metadata"]["name"]]
         if existing is None:
-            await _create(send, collection, definition)
+            await create(send, collection, definition)
             continue
         metadata = {**existing["metadata"], "annotations": {**(existing["metadata"].get("annotations") or {}), **definition["metadata"]["annotations"]}}  # fmt: skip
         await _call(send, "PUT", f"{collection}/{existing['metadata']['name']}", {**definition, "metadata": metadata})
@@ -108,16 +147,36 @@ async def _get(send: Send, path: str) -> Object | None:
         return None
 
 
-async def _create(send: Send, path: str, obj: Object) -> None:
+async def create(send: Send, path: str, obj: Object) -> None:
+    """Create an object unless it exists."""
     try:
         await _call(send, "POST", path, obj)
     except errors.AlreadyExists:
         return
 
 
-async def _call(send: Send, method: str, path: str, body: Object | None = None) -> Object:
+async def delete(send: Send, path: str) -> None:
+    """Delete an object if it exists."""
+    try:
+        await _call(send, "DELETE", path)
+    except errors.NotFound:
+        return
+
+
+async def patch_status(send: Send, path: str, patch: Object) -> None:
+    """Merge into the status of an object if it exists."""
+    try:
+        await _call(send, "PATCH", f"{path}/status", patch, "application/merge-patch+json")
+    except errors.NotFound:
+        return
+
+
+async def _call(
+    send: Send, method: str, path: str, body: Object | None = None, media_type: str = "application/json"
+) -> Object:
     data = orjson.dumps(body) if body is not None else b""
-    response = await send(Request(method, path, headers=dict(_AGENT), body=data, user=LOOPBACK))
+    headers = {**_AGENT, "content-type": media_type}
+    response = await send(Request(method, path, headers=headers, body=data, user=LOOPBACK))
     answer: Object = orjson.loads(response.body)
     if response.status >= 400:
         raise errors.from_status(answer, response.status)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from coterie.kube.api import errors
+from coterie.kube.api import errors, wire
+from coterie.kube.api.resources import Resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,9 +16,11 @@ class NegotiatedFormat:
     shape: str = "plain"
     version: str = "v1"
     yaml: bool = False
+    protobuf: bool = False
 
 
 PLAIN = NegotiatedFormat()
+_PROTOBUF = NegotiatedFormat(protobuf=True)
 _SHAPES: dict[tuple[str, str | None, str | None], str] = {
     (kind, "meta.k8s.io", version): shape
     for kind, shape in (
@@ -30,14 +33,17 @@ _SHAPES: dict[tuple[str, str | None, str | None], str] = {
 _JSON_LIKE = frozenset(("application/json", "application/*", "*/*"))
 
 
-def negotiate(header: str) -> NegotiatedFormat:
+def negotiate(header: str, resource: Resource | None = None, *, protobuf: bool = False) -> NegotiatedFormat:
+    """What a client wants. Protobuf is among the offers where the resource has that form (custom ones have not)."""
     if not header or header == "application/json" or header == "*/*":
         return PLAIN
-    return _negotiate(header[:2048])
+    if resource is not None and "protobuf" in header:
+        protobuf = wire.message_of_kind(resource.api_version, resource.kind) is not None
+    return _negotiate(header[:2048], protobuf)
 
 
 @lru_cache(maxsize=256)
-def _negotiate(header: str) -> NegotiatedFormat:
+def _negotiate(header: str, protobuf: bool) -> NegotiatedFormat:
     """The first acceptable form in the client's order of quality (clients list what they prefer first)."""
     offers: list[tuple[float, int, str, dict[str, str]]] = []
     for index, part in enumerate(header.split(",")):
@@ -56,9 +62,16 @@ def _negotiate(header: str) -> NegotiatedFormat:
                 return PLAIN
             if media == "application/yaml":
                 return NegotiatedFormat(yaml=True)
-        elif media == "application/json" and (shape, options.get("g"), options.get("v")) in _SHAPES:
-            return NegotiatedFormat(_SHAPES[(shape, options["g"], options["v"])], options["v"])
+            if media == wire.MEDIA_TYPE and protobuf:
+                return _PROTOBUF
+            continue
+        found = _SHAPES.get((shape, options.get("g"), options.get("v")))
+        if found is not None and media == "application/json":
+            return NegotiatedFormat(found, options["v"])
+        if found == "partial" and media == wire.MEDIA_TYPE:
+            return NegotiatedFormat(found, options["v"], protobuf=True)
     raise errors.NotAcceptable(
         "only the following media types are accepted: application/json, application/yaml, "
-        "application/json;as=Table;v=v1;g=meta.k8s.io, application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+        + (f"{wire.MEDIA_TYPE}, " if protobuf else "")
+        + "application/json;as=Table;v=v1;g=meta.k8s.io, application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
     )

@@ -9,12 +9,14 @@ catalogue changes (`invalidate`, when a custom resource definition comes or goes
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import platform
 import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -24,6 +26,9 @@ from coterie.kube.api.errors import NotFound
 from coterie.kube.api.resources import Resource, Subresource
 from coterie.kube.apiserver import documents
 from coterie.kube.apiserver.documents import Document
+
+if TYPE_CHECKING:
+    from coterie.kube.apiserver.aggregator import AggregatedVersion
 
 Json = dict[str, Any]
 
@@ -37,9 +42,12 @@ _GROUP_PRIORITY = {
     "certificates.k8s.io": 17300, "networking.k8s.io": 17200, "policy": 17100, "rbac.authorization.k8s.io": 17000,
     "storage.k8s.io": 16800, "apiextensions.k8s.io": 16700, "admissionregistration.k8s.io": 16700,
     "scheduling.k8s.io": 16600, "coordination.k8s.io": 16500, "node.k8s.io": 16300, "discovery.k8s.io": 16200,
+    "flowcontrol.apiserver.k8s.io": 16100, "resource.k8s.io": 15900,
 }  # fmt: skip
 """Clients look for an unqualified name (`deployments`) in this order of groups."""
 _CUSTOM_PRIORITY = 1000
+AUTOMANAGED = "kube-aggregator.kubernetes.io/automanaged"
+"""The label of APIServices that the server itself makes."""
 
 
 # ---- order ---------------------------------------------------------------------------------------------------------
@@ -61,12 +69,25 @@ def group_order(group: str) -> tuple[int, str]:
     return -_GROUP_PRIORITY.get(group, _CUSTOM_PRIORITY), group
 
 
-def group_versions(resources: Iterable[Resource]) -> dict[str, list[str]]:
-    """Versions by group, both in the order of preference."""
+def group_versions(resources: Iterable[Resource], elsewhere: Sequence[AggregatedVersion] = ()) -> dict[str, list[str]]:
+    """Versions by group, both in the order of preference; `elsewhere`: those of other servers."""
     found: dict[str, set[str]] = {}
     for resource in resources:
         found.setdefault(resource.group, set()).add(resource.version)
-    return {group: sorted(found[group], key=version_order) for group in sorted(found, key=group_order)}
+    if not elsewhere:
+        return {group: sorted(found[group], key=version_order) for group in sorted(found, key=group_order)}
+    priorities = {
+        group: {version: place for place, version in enumerate(sorted(versions, key=version_order, reverse=True), 1)}
+        for group, versions in found.items()
+    }
+    orders = {group: group_order(group)[0] for group in found}
+    for each in elsewhere:
+        priorities.setdefault(each.group, {})[each.version] = each.version_priority
+        orders[each.group] = min(orders.get(each.group, 0), -each.group_priority)
+    return {
+        group: sorted(priorities[group], key=lambda version: (-priorities[group][version], version_order(version)))
+        for group in sorted(priorities, key=lambda group: (orders[group], group))
+    }
 
 
 # ---- plain documents -----------------------------------------------------------------------------------------------
@@ -78,15 +99,15 @@ def api_versions(resources: Sequence[Resource]) -> Json:
     return {"kind": "APIVersions", "versions": versions, "serverAddressByClientCIDRs": []}
 
 
-def api_group_list(resources: Sequence[Resource]) -> Json:
+def api_group_list(resources: Sequence[Resource], elsewhere: Sequence[AggregatedVersion] = ()) -> Json:
     """`/apis`."""
-    groups = [_group(group, versions) for group, versions in group_versions(resources).items() if group]
+    groups = [_group(group, versions) for group, versions in group_versions(resources, elsewhere).items() if group]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
-def api_group(resources: Sequence[Resource], group: str) -> Json | None:
+def api_group(resources: Sequence[Resource], group: str, elsewhere: Sequence[AggregatedVersion] = ()) -> Json | None:
     """`/apis/<group>`."""
-    versions = group_versions(resources).get(group)
+    versions = group_versions(resources, elsewhere).get(group)
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(group, versions)} if group and versions else None
 
 
@@ -110,12 +131,21 @@ def api_resource_list(resources: Sequence[Resource], group: str, version: str) -
             entry["shortNames"] = resource.short_names
         if resource.categories:
             entry["categories"] = resource.categories
+        if not resource.virtual:
+            entry["storageVersionHash"] = storage_version_hash(resource)
         entries.append(entry)
         entries.extend(_plain_subresource(resource, sub) for sub in sorted(resource.subresources, key=lambda s: s.name))
     if not entries:
         return None
     group_version = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
+
+
+def storage_version_hash(resource: Resource) -> str:
+    """By which clients see that the version in which objects are stored has changed; the same as Kubernetes computes."""
+    group, version = resource.storage
+    digest = hashlib.sha256(f"{group}/{version}/{resource.kind}".encode()).digest()
+    return base64.b64encode(digest[:8]).decode()
 
 
 def _plain_subresource(resource: Resource, sub: Subresource) -> Json:
@@ -133,9 +163,13 @@ def _of(resources: Iterable[Resource], group: str, version: str) -> list[Resourc
 # ---- aggregated documents ------------------------------------------------------------------------------------------
 
 
-def aggregated(resources: Sequence[Resource], version: str, *, core: bool) -> Json:
+def aggregated(
+    resources: Sequence[Resource], version: str, *, core: bool, elsewhere: Sequence[AggregatedVersion] = ()
+) -> Json:
     """All resources of `/api` (core) or `/apis` in one list of `apidiscovery.k8s.io/<version>`."""
-    groups = {group: versions for group, versions in group_versions(resources).items() if (group == "") is core}
+    known = group_versions(resources, elsewhere)
+    groups = {group: versions for group, versions in known.items() if (group == "") is core}
+    others = {(each.group, each.version): each for each in elsewhere}
     return {
         "kind": _AGGREGATED,
         "apiVersion": f"apidiscovery.k8s.io/{version}",
@@ -144,17 +178,48 @@ def aggregated(resources: Sequence[Resource], version: str, *, core: bool) -> Js
             {
                 "metadata": {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None},
                 "versions": [
-                    {
-                        "version": served,
-                        "resources": [_aggregated_resource(resource) for resource in _of(resources, group, served)],
-                        "freshness": "Current",
-                    }
-                    for served in versions
+                    _aggregated_version(resources, others.get((group, served)), group, served) for served in versions
                 ],
             }
             for group, versions in groups.items()
         ],
     }
+
+
+def _aggregated_version(
+    resources: Sequence[Resource], other: AggregatedVersion | None, group: str, version: str
+) -> Json:
+    if other is None:
+        found, fresh = [_aggregated_resource(resource) for resource in _of(resources, group, version)], True
+    else:
+        found, fresh = _resources_elsewhere(other), other.fresh
+    return {"version": version, "resources": found, "freshness": "Current" if fresh else "Stale"}
+
+
+def _resources_elsewhere(other: AggregatedVersion) -> list[Json]:
+    """From the plain list of another server."""
+    made: dict[str, Json] = {}
+    for each in sorted(other.resources, key=lambda each: "/" in each.name):
+        name, slash, sub = each.name.partition("/")
+        kind = {"group": each.group or other.group, "version": each.version or other.version, "kind": each.kind}
+        scope = "Namespaced" if each.namespaced else "Cluster"
+        if slash:
+            parent = made.setdefault(
+                name,
+                {"resource": name, "responseKind": None, "scope": scope, "singularResource": "", "verbs": None},
+            )
+            entry: Json = {"subresource": sub, "responseKind": kind, "verbs": each.verbs}
+            parent.setdefault("subresources", []).append(entry)
+            continue
+        made[name] = {
+            "resource": name, "responseKind": kind, "scope": scope, "singularResource": each.singular_name,
+            "verbs": each.verbs,
+        }  # fmt: skip
+        if each.short_names:
+            made[name]["shortNames"] = each.short_names
+        if each.categories:
+            made[name]["categories"] = each.categories
+    return list(made.values())
 
 
 def _aggregated_resource(resource: Resource) -> Json:
@@ -216,7 +281,7 @@ def apiservices(resources: Sequence[Resource], created: str = "") -> list[Json]:
             metadata = {
                 "name": name,
                 "uid": str(uuid.uuid5(uuid.NAMESPACE_URL, f"apiservices/{name}")),
-                "labels": {"kube-aggregator.kubernetes.io/automanaged": "true" if own else "onstart"},
+                "labels": {AUTOMANAGED: "true" if own else "onstart"},
             }
             if created:
                 metadata["creationTimestamp"] = created
@@ -251,8 +316,13 @@ def apiservices(resources: Sequence[Resource], created: str = "") -> list[Json]:
 class Discovery:
     """Answers requests for the discovery paths; raises `ApiError` for what is not there."""
 
-    def __init__(self, resources: Callable[[], Sequence[Resource]]) -> None:
+    def __init__(
+        self,
+        resources: Callable[[], Sequence[Resource]],
+        elsewhere: Callable[[], Sequence[AggregatedVersion]] = tuple,
+    ) -> None:
         self._resources = resources
+        self._elsewhere = elsewhere
         self._kept: dict[tuple[str, str], Document] = {}
 
     def invalidate(self) -> None:
@@ -273,18 +343,21 @@ class Discovery:
         return documents.send(request, found, [("Cache-Control", "public")] if form else ())
 
     def _build(self, path: str, form: str) -> Json | None:
-        resources = self._resources()
+        resources, elsewhere = self._resources(), self._elsewhere()
+        if elsewhere:
+            taken = {(each.group, each.version) for each in elsewhere}
+            resources = [each for each in resources if (each.group, each.version) not in taken]
         match path.split("/")[1:]:
             case ["api" | "apis" as root] if form:
-                return aggregated(resources, form, core=root == "api")
+                return aggregated(resources, form, core=root == "api", elsewhere=elsewhere)
             case ["api"]:
                 return api_versions(resources)
             case ["api", version]:
                 return api_resource_list(resources, "", version)
             case ["apis"]:
-                return api_group_list(resources)
+                return api_group_list(resources, elsewhere)
             case ["apis", group]:
-                return api_group(resources, group)
+                return api_group(resources, group, elsewhere)
             case ["apis", group, version] if group:
                 return api_resource_list(resources, group, version)
         return None

@@ -27,7 +27,25 @@ else:
 
 Object = dict[str, Any]
 _LONGEST_PATH: Final = 512
+_NEEDS_VERSION: Final = frozenset(
+    {
+        ("node.k8s.io", "RuntimeClass"),
+        ("storage.k8s.io", "CSIDriver"),
+        ("storage.k8s.io", "CSINode"),
+        ("storage.k8s.io", "CSIStorageCapacity"),
+        ("storage.k8s.io", "VolumeAttachment"),
+    }
+)
+"""Built-in kinds that a PUT without resourceVersion does not overwrite."""
 ANYTHING: Final[Object] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+class NotDecodable(errors.BadRequest):
+    """A body that is no object of the kind. `fault` is what is wrong, without saying of which object."""
+
+    def __init__(self, message: str, fault: str) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class Strategy:
@@ -43,7 +61,11 @@ class Strategy:
         self.has_status = resource.subresource("status") is not None
         self.custom_fields: Sequence[str] = ()
         self._printer_columns: Sequence[Object] = ()
-        self._rules = rules.RULES[(resource.group, resource.kind)]
+        self.unconditional_update = (resource.group, resource.kind) not in _NEEDS_VERSION
+
+    @cached_property
+    def _rules(self) -> rules.KindRules:
+        return rules.RULES[(self.resource.group, self.resource.kind)]
 
     @cached_property
     def schema(self) -> Schema:
@@ -66,11 +88,12 @@ class Strategy:
         """Check types and unknown fields of a decoded body in place; returns warnings."""
         wrong, unknown = decode.decode_check(obj, self.schema)
         if wrong:
-            raise errors.BadRequest(
-                f'{self.resource.kind} in version "{self.resource.version}" cannot be handled as a '
-                f"{self.resource.kind}: {wrong[0]}"
-            )
+            raise self._not_decodable(wrong[0])
         return _unknown(unknown, validation)
+
+    def _not_decodable(self, fault: str) -> NotDecodable:
+        kind, version = self.resource.kind, self.resource.version
+        return NotDecodable(f'{kind} in version "{version}" cannot be handled as a {kind}: {fault}', fault)
 
     def default(self, obj: Object) -> None:
         self._rules.default(obj)
@@ -94,6 +117,12 @@ class Strategy:
 
     def validate_status(self, new: Object, old: Object) -> list[errors.FieldError]:
         return self._rules.validate_status_update(new, old)
+
+    def prepare_approval(self, new: Object, old: Object) -> None:
+        self._rules.prepare_approval_update(new, old)
+
+    def validate_approval(self, new: Object, old: Object) -> list[errors.FieldError]:
+        return self._rules.validate_approval_update(new, old)
 
     # -- selecting and scaling ----------------------------------------------------------------------------------
 
@@ -147,10 +176,10 @@ class CustomStrategy(Strategy):
         unknown = prune.unknown_fields(obj, self.schema) if validation != "Ignore" else []
         metadata = obj.get("metadata")
         if metadata is not None and not isinstance(metadata, dict):
-            raise errors.BadRequest(f"{self.resource.kind} cannot be read: metadata must be an object")
+            raise self._not_decodable("metadata must be an object")
         wrong = decode.check_types({"metadata": metadata or {}}, self._metadata_schema)
         if wrong:
-            raise errors.BadRequest(f"{self.resource.kind} cannot be read: {wrong[0]}")
+            raise self._not_decodable(wrong[0])
         warnings = _unknown(unknown, validation)
         prune.prune(obj, self.schema)
         return warnings
@@ -241,5 +270,6 @@ def _unknown(paths: list[str], validation: str) -> list[str]:
     if len(paths) > errors.MAX_SHOWN:
         messages.append(f"{len(paths) - errors.MAX_SHOWN} more unknown fields")
     if validation == "Strict":
-        raise errors.BadRequest("strict decoding error: " + ", ".join(messages))
+        fault = "strict decoding error: " + ", ".join(messages)
+        raise NotDecodable(fault, fault)
     return messages

@@ -21,7 +21,7 @@ import random
 import socket
 import ssl
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -171,6 +171,33 @@ class Outgoing:
             text = answer[:1024].decode("utf-8", "replace").strip()
             raise OutgoingError(f"the server answered {status}" + (f": {text}" if text else ""))
         return answer
+
+    async def get(
+        self,
+        where: OutgoingDestination,
+        tls: ssl.SSLContext,
+        headers: Sequence[tuple[str, str]],
+        *,
+        timeout: float,
+        limit: int = MAX_ANSWER,
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer. Raises OutgoingError."""
+        lines = {
+            "Host": where.host,
+            "User-Agent": "coterie-apiserver",
+            "Accept-Encoding": "identity",
+            "Connection": "close",
+        }
+        try:
+            async with asyncio.timeout(timeout):
+                connection = await self.connect(where, tls, timeout=timeout)
+                try:
+                    head = request_head("GET", where.path, lines | dict(headers))
+                    return await _send(connection, head, limit)
+                finally:
+                    connection.abort()
+        except TimeoutError as problem:
+            raise OutgoingTimeout from problem
 
     async def connect(
         self, where: OutgoingDestination, tls: ssl.SSLContext | None, *, timeout: float = CONNECT_SECONDS
@@ -333,9 +360,14 @@ async def _exchange(connection: OutgoingConnection, body: bytes, content_type: s
             "Connection": "close",
         },
     )
+    return await _send(connection, head + body, limit)
+
+
+async def _send(connection: OutgoingConnection, request: bytes, limit: int) -> tuple[int, bytes]:
+    """The whole answer to a request."""
     answer = _Answer(limit)
     try:
-        connection.writer.write(head + body)
+        connection.writer.write(request)
         await connection.writer.drain()
         while not answer.complete and (data := await connection.reader.read(_CHUNK)):
             answer.feed(data)

@@ -17,6 +17,8 @@ class RequestInfo(NamedTuple):
     resource: str = ""
     name: str = ""
     subresource: str = ""
+    rest: str = ""
+    """What follows the sub-resource `proxy`, with its slash; empty when nothing does."""
 
 
 def parse(method: str, path: str) -> RequestInfo | None:
@@ -24,7 +26,9 @@ def parse(method: str, path: str) -> RequestInfo | None:
 
     The verb of a GET without a name is `list`; whether it is a `watch` only the query tells.
     """
-    parts = path.split("/")
+    parts, beyond = path.split("/"), ""
+    if "proxy" in parts and (found := _proxied(parts)) is not None:
+        parts, beyond = found
     if len(parts) < 4 or parts[0] or not parts[-1]:
         return None
     if parts[1] == "api":
@@ -51,7 +55,29 @@ def parse(method: str, path: str) -> RequestInfo | None:
             verb = "get" if name else "list"
     elif verb == "delete" and not name:
         verb = "deletecollection"
-    return RequestInfo(verb, group, version, namespace, resource, name, subresource)
+    return RequestInfo(verb, group, version, namespace, resource, name, subresource, beyond)
+
+
+def parse_elsewhere(method: str, path: str) -> RequestInfo | None:
+    """The target of a path of another server below /apis/<group>/<version>, which may be longer than any of ours: what follows
+    a sub-resource belongs to it. None for the version itself. Raises ValueError for paths that servers read differently."""
+    parts = path.rstrip("/").split("/")
+    if any(part in ("", ".", "..") for part in parts[1:]):
+        raise ValueError("a path may have no empty parts, and none that is . or ..")
+    length = 9 if len(parts) > 6 and parts[4] == "namespaces" else 7
+    return parse(method, "/".join(parts[:length])) if len(parts) > 4 else None
+
+
+def _proxied(parts: list[str]) -> tuple[list[str], str] | None:
+    """The path up to `/api/v1/nodes/NAME/proxy` or `/api/v1/namespaces/NAMESPACE/(pods|services)/NAME/proxy`, and the rest."""
+    if parts[:3] != ["", "api", "v1"]:
+        return None
+    length = 6 if parts[3] == "nodes" else 8
+    if len(parts) <= length or parts[length - 1] != "proxy":
+        return None
+    if length == 8 and (parts[3] != "namespaces" or parts[5] not in ("pods", "services")):
+        return None
+    return parts[:length], "/" + "/".join(parts[length:])
 
 
 _NAMESPACE_SUBRESOURCES = frozenset(("status", "finalize"))

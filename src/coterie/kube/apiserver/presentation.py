@@ -13,7 +13,12 @@ import yaml
 
 from coterie.base.clock import Clock
 from coterie.http.messages import Response
+from coterie.http.server import Tasks
 from coterie.kube.api import errors
+from coterie.kube.api.errors import Status
+from coterie.kube.api.wire import MEDIA_TYPE
+from coterie.kube.api.wire import encode as protobuf
+from coterie.kube.apiserver import list_body, pretty
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.content_negotiation import NegotiatedFormat
 from coterie.kube.apiserver.state.entry import ObjectEntry, VersionView
@@ -28,8 +33,9 @@ _LONGEST_WARNING = 256
 
 
 class Presenter:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, tasks: Tasks) -> None:
         self._clock = clock
+        self._tasks = tasks
 
     # -- one ----------------------------------------------------------------------------------------------------
 
@@ -73,28 +79,58 @@ class Presenter:
             metadata["remainingItemCount"] = remaining
         if want.shape == "partial":
             kind, version = "PartialObjectMetadataList", f"meta.k8s.io/{want.version}"
-            items = [_partial(view.render(entry.raw), want.version) for entry in entries] or [b""]
         else:
             kind, version = view.resource.list_kind, view.resource.api_version
-            if view.is_storage:
-                items = [entry.raw for entry in entries] or [b""]
-            else:
-                items = [view.render(entry.raw) for entry in entries] or [b""]
-        head = f'{{"kind":"{kind}","apiVersion":"{version}","metadata":'.encode() + orjson.dumps(metadata)
-        # One join for all of it: a list may be tens of megabytes, and each further copy would cost milliseconds.
-        items[0] = b'%b,"items":[%b' % (head, items[0])
+        is_long = call.request.peer.connected and list_body.is_long(entries) and not pretty.is_wanted(call.request)
+        if want.protobuf:
+            return self._many_protobuf(view, entries, want, protobuf.envelope_head(version, kind), metadata, is_long)
+        head = b'{"kind":"%b","apiVersion":"%b","metadata":%b,"items":[' % (
+            kind.encode(),
+            version.encode(),
+            orjson.dumps(metadata),
+        )
+        if is_long and not want.yaml:
+            pieces = list_body.json_pieces(head, entries, _json_item(view, want))
+            return Response(200, stream=list_body.ListStream(pieces, self._tasks))
+        if want.shape == "partial":
+            items = [_partial(view.render(entry.raw), want.version) for entry in entries] or [b""]
+        elif view.is_storage:
+            items = [entry.raw for entry in entries] or [b""]
+        else:
+            items = [view.render(entry.raw) for entry in entries] or [b""]
+        # One join for all of it: each further copy would cost time.
+        items[0] = head + items[0]
         items[-1] += b"]}\n"
         body = b",".join(items)
         if want.yaml:
             return Response(200, _yaml(body), "application/yaml")
         return Response(200, body)
 
+    def _many_protobuf(
+        self,
+        view: VersionView,
+        entries: Sequence[ObjectEntry],
+        want: NegotiatedFormat,
+        envelope_head: bytes,
+        metadata: dict[str, Any],
+        is_long: bool,
+    ) -> Response:
+        meta = protobuf.message_encoder("meta.v1.ListMeta")(metadata)
+        first = b"\x0a%b%b" % (protobuf.varint(len(meta)), meta)
+        item = _protobuf_item(view, want)
+        if is_long:
+            pieces = list_body.protobuf_pieces(envelope_head, first, entries, item)
+            return Response(200, content_type=MEDIA_TYPE, stream=list_body.ListStream(pieces, self._tasks))
+        return Response(200, list_body.protobuf_list(envelope_head, first, entries, item), MEDIA_TYPE)
+
     # -- events -------------------------------------------------------------------------------------------------
 
     def watch_encoder(self, call: ResourceRequest, want: NegotiatedFormat) -> tuple[Encode, Hashable]:
         """How events are written for this client, and what identifies that way: equal keys, equal bytes."""
         view = call.view
-        key: tuple[object, ...] = (view, want.shape, want.version)
+        key: tuple[object, ...] = (view, want.shape, want.version, want.protobuf)
+        if want.protobuf:
+            return _protobuf_events(view, want), key
         if want.shape == "plain":
             return _plain_events(view), key
         if want.shape == "partial":
@@ -127,12 +163,47 @@ class Presenter:
                 return _event("BOOKMARK", table)
             if want.shape == "partial":
                 kind, version = "PartialObjectMetadata", f"meta.k8s.io/{want.version}"
-            return _event("BOOKMARK", orjson.dumps({"kind": kind, "apiVersion": version, "metadata": metadata}))
+            shown = {"kind": kind, "apiVersion": version, "metadata": metadata}
+            if want.protobuf:
+                return protobuf.watch_event("BOOKMARK", protobuf.encode(shown) or b"")
+            return _event("BOOKMARK", orjson.dumps(shown))
 
         return bookmark
 
     def _moment(self) -> float:
         return self._clock.now().timestamp()
+
+
+def error_event(status: Status, want: NegotiatedFormat) -> bytes:
+    if want.protobuf:
+        return protobuf.watch_event("ERROR", protobuf.encode(status) or b"")
+    return _event("ERROR", orjson.dumps(status))
+
+
+def _json_item(view: VersionView, want: NegotiatedFormat) -> list_body.ItemEncoder:
+    if want.shape == "partial":
+        return lambda entry: _partial(view.render(entry.raw), want.version)
+    return lambda entry: view.render(entry.raw)
+
+
+def _protobuf_item(view: VersionView, want: NegotiatedFormat) -> list_body.ItemEncoder:
+    """An object without its envelope, as it stands in a list or, with one, in an event."""
+    if want.shape == "partial":
+        partial = protobuf.kind_encoder("meta.k8s.io/v1", "PartialObjectMetadata")
+        assert partial is not None
+        return lambda entry: partial(orjson.loads(entry.raw))
+    encoder = protobuf.kind_encoder(view.resource.api_version, view.resource.kind)
+    assert encoder is not None, "protobuf was negotiated for a kind that has it"
+    return lambda entry: encoder(view.load(entry.raw))
+
+
+def _protobuf_events(view: VersionView, want: NegotiatedFormat) -> Encode:
+    item = _protobuf_item(view, want)
+    if want.shape == "partial":
+        version, kind = f"meta.k8s.io/{want.version}", "PartialObjectMetadata"
+    else:
+        version, kind = view.resource.api_version, view.resource.kind
+    return lambda event, entry, first: protobuf.watch_event(event, protobuf.envelope(version, kind, item(entry)))
 
 
 def _plain_events(view: VersionView) -> Encode:

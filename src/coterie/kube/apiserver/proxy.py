@@ -15,21 +15,18 @@ from urllib.parse import quote, urlencode
 import httptools
 import orjson
 
-from coterie.base.log import logger
-from coterie.http.messages import Response, Sink, TunnelSink
+from coterie.http.messages import Response
 from coterie.http.server import Tasks
 from coterie.kube.api import errors
 from coterie.kube.apiserver import agent_connection
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.extension import AgentVerifier
+from coterie.kube.apiserver.relay import BodyRelay, ConnectionRelay
 from coterie.kube.apiserver.state.collection import Collection
-
-log = logger("apiserver.proxy")
 
 Object = dict[str, Any]
 _MAX_JSON = 16 * 1024 * 1024
 _JSON_TIMEOUT = 3.0
-_HIGH_WATER = 1024 * 1024
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _UPGRADE_HEADERS = (
     "upgrade", "connection", "sec-websocket-key", "sec-websocket-version", "sec-websocket-protocol",
@@ -88,7 +85,7 @@ class NodeProxy:
         if status != 101:
             raise await connection.refusal(status, answered)
         passed = [(name, value) for name, value in answered.items() if name != "content-length"]
-        return Response(101, headers=passed, upgrade=_Pipe(connection, self._tasks))
+        return Response(101, headers=passed, upgrade=ConnectionRelay(connection, self._tasks))
 
     async def log(self, call: ResourceRequest) -> Response:
         pod = call.entry().load()
@@ -102,12 +99,11 @@ class NodeProxy:
         if status != 200:
             raise await connection.refusal(status, answered)
         body = connection.body(status, answered)
-        return Response(200, content_type="text/plain", stream=_BodyRelay(connection, body, self._tasks))
+        return Response(200, content_type="text/plain", stream=BodyRelay(connection, body, self._tasks))
 
     async def get_json(self, node: Object, path: str) -> Object:
         """What an agent tells about itself; ServiceUnavailable when it does not, or not in time."""
-        labels = node["metadata"].get("labels") or {}
-        connection = await self._connect(agent_connection.address_of(node), labels.get(self._owner_label, ""))
+        connection = await self.connect_to_agent(node)
         try:
             status, answered = await connection.request("GET", path, {})
             if status != 200:
@@ -120,6 +116,21 @@ class NodeProxy:
             raise errors.ServiceUnavailable(f"the agent did not answer {path} ({type(problem).__name__})") from problem
         finally:
             connection.close()
+
+    async def connect_to_pod(self, pod: Object, port: int) -> agent_connection.AgentConnection:
+        """A connection to a port of a pod, through the agent of its node: bytes in both directions."""
+        meta = pod["metadata"]
+        connection = await self._connect(self._address_of_agent(meta["name"], pod), meta["namespace"])
+        path = f"/podConnect/{quote(meta['namespace'])}/{quote(meta['name'])}?port={port}"
+        status, answered = await connection.request("GET", path, {"Connection": "Upgrade", "Upgrade": "tcp"})
+        if status != 101:
+            raise await connection.refusal(status, answered)
+        return connection
+
+    async def connect_to_agent(self, node: Object) -> agent_connection.AgentConnection:
+        """A connection to the endpoint of a node's agent."""
+        labels = node["metadata"].get("labels") or {}
+        return await self._connect(agent_connection.address_of(node), labels.get(self._owner_label, ""))
 
     async def _connect(self, address: agent_connection.AgentAddress, owner: str) -> agent_connection.AgentConnection:
         """To an agent with a certificate of our authority, or one that a verifier accepts for the owner. For a pod that is
@@ -134,14 +145,15 @@ class NodeProxy:
             raise
 
     def _agent_of(self, call: ResourceRequest, pod: Object) -> agent_connection.AgentAddress:
+        return self._address_of_agent(call.name, pod)
+
+    def _address_of_agent(self, name: str, pod: Object) -> agent_connection.AgentAddress:
         node = (pod.get("spec") or {}).get("nodeName")
         if not node:
-            raise errors.BadRequest(f"pod {call.name} does not have a host assigned")
+            raise errors.BadRequest(f"pod {name} does not have a host assigned")
         entry = self._nodes.get("", node)
         if entry is None:
-            raise errors.ServiceUnavailable(
-                f"the node {node} of pod {call.name} is not registered; wait until it is back"
-            )
+            raise errors.ServiceUnavailable(f"the node {node} of pod {name} is not registered; wait until it is back")
         return agent_connection.address_of(entry.load())
 
 
@@ -163,84 +175,3 @@ def choose_container(pod: Object, asked: str) -> str:
         listed = " ".join(main)
         raise errors.BadRequest(f"a container name must be specified for pod {name}, choose one of: [{listed}]")
     return str(main[0])
-
-
-class _Pipe:
-    """Copies bytes between a client's tunnel and an agent's connection."""
-
-    def __init__(self, connection: agent_connection.AgentConnection, tasks: Tasks) -> None:
-        self._connection = connection
-        self._tasks = tasks
-        self._sink: TunnelSink | None = None
-        self._copying: asyncio.Task[None] | None = None
-        self._draining: asyncio.Task[None] | None = None
-
-    def opened(self, sink: TunnelSink) -> None:
-        self._sink = sink
-        self._copying = self._tasks.create_task(self._to_client(sink), name="tunnel to client")
-
-    def received(self, data: bytes) -> None:
-        writer = self._connection.writer
-        writer.write(data)
-        if self._draining is None and self._sink is not None and writer.transport.get_write_buffer_size() > _HIGH_WATER:
-            self._sink.pause()
-            self._draining = self._tasks.create_task(self._drain(self._sink), name="tunnel to agent")
-
-    def closed(self) -> None:
-        self._sink = None
-        for task in (self._copying, self._draining):
-            if task is not None:
-                task.cancel()
-        self._connection.close()
-
-    async def _drain(self, sink: TunnelSink) -> None:
-        try:
-            await self._connection.writer.drain()
-        except OSError:
-            sink.close()
-        self._draining = None
-        sink.resume()
-
-    async def _to_client(self, sink: TunnelSink) -> None:
-        try:
-            while data := await self._connection.reader.read(agent_connection.CHUNK):
-                sink.write(data)
-                await sink.drain()
-        except OSError as problem:
-            log.debug("Tunnel aborted", node=self._connection.address.node, problem=str(problem))
-        finally:
-            self._copying = None
-            sink.close()
-
-
-class _BodyRelay:
-    """Copies the body of an agent's answer (a log, perhaps one that is followed) into our answer."""
-
-    def __init__(self, connection: agent_connection.AgentConnection, body: agent_connection.Body, tasks: Tasks) -> None:
-        self._connection = connection
-        self._body = body
-        self._tasks = tasks
-        self._copying: asyncio.Task[None] | None = None
-
-    def opened(self, sink: Sink) -> None:
-        self._copying = self._tasks.create_task(self._copy(sink), name="log relay")
-
-    def closed(self) -> None:
-        if self._copying is not None:
-            self._copying.cancel()
-        self._connection.close()
-
-    async def _copy(self, sink: Sink) -> None:
-        whole = False
-        try:
-            while not self._body.complete and (data := await self._connection.reader.read(agent_connection.CHUNK)):
-                sink.write(self._body.feed(data))
-                await sink.drain()
-            whole = self._body.complete or self._body.open_ended
-        except (OSError, httptools.HttpParserError) as problem:
-            log.debug("Log stream aborted", node=self._connection.address.node, problem=str(problem))
-        self._copying = None
-        if whole:
-            sink.close()
-        else:
-            sink.abort()

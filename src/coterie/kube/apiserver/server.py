@@ -46,17 +46,29 @@ from coterie.kube.apiserver import (
     options,
     paths,
     pretty,
+    response_encoding,
+    service_ranges,
     usage,
 )
+from coterie.kube.apiserver.admission.certificates import CertificateAdmission
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.policies import PolicyAdmission
 from coterie.kube.apiserver.admission.quotas import Quotas
+from coterie.kube.apiserver.admission.runtime_class import RuntimeClasses
 from coterie.kube.apiserver.admission.service_addresses import ServiceAddresses
-from coterie.kube.apiserver.admission.steps import LimitRanges, NamespaceLifecycle, Priorities, ServiceAccounts
+from coterie.kube.apiserver.admission.steps import (
+    DefaultTolerations,
+    LimitRanges,
+    NamespaceLifecycle,
+    Priorities,
+    ServiceAccounts,
+)
 from coterie.kube.apiserver.admission.storage import StorageAdmission
+from coterie.kube.apiserver.aggregator import AggregatedVersion, Aggregator
 from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
 from coterie.kube.apiserver.auth import grants, reviews
+from coterie.kube.apiserver.auth.authentication_info import AuthenticationInfo
 from coterie.kube.apiserver.auth.authn import Authenticator
 from coterie.kube.apiserver.auth.nodes import NodeAuthorizer
 from coterie.kube.apiserver.auth.rbac import forbidden
@@ -65,6 +77,7 @@ from coterie.kube.apiserver.auth.tokens import Lookups, TokenSigner, request_tok
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.crds import CrdRegistry
 from coterie.kube.apiserver.extension import ApiServerExtension
+from coterie.kube.apiserver.http_proxy import HttpProxy
 from coterie.kube.apiserver.kinds import EventStrategy, Strategy
 from coterie.kube.apiserver.metrics import Metrics
 from coterie.kube.apiserver.openapi.service import OpenApi
@@ -84,8 +97,9 @@ from coterie.kube.apiserver.webhooks.registry import ReviewServices, WebhookMetr
 from coterie.kube.store.protocol import Store, StoreError
 
 if TYPE_CHECKING:
-    from coterie.kube.apiserver import outgoing
+    from coterie.kube.apiserver import component_status, outgoing
 else:
+    component_status = lazy_import("coterie.kube.apiserver.component_status")
     outgoing = lazy_import("coterie.kube.apiserver.outgoing")
 
 log = logger("apiserver")
@@ -117,8 +131,14 @@ class Settings:
     """TLS towards node agents: the server's own certificate, and whose it trusts."""
     service_cidr: str = "100.112.0.0/16"
     """The virtual addresses of Services."""
+    toleration_seconds: int = 300
+    """For how long new pods stay on a node that is not ready or not reachable unless they say it themselves."""
     dial: Dial | None = None
     """Connects to endpoints of Services, where they are in a network that this process is not in (`outgoing.py`)."""
+    front_proxy: tuple[str, str] | None = None
+    """Files of the certificate and key with which aggregated servers are called."""
+    authentication_info: AuthenticationInfo | None = None
+    """Authorities that aggregated API servers have to know; None: no such ConfigMap is written."""
     event_ttl: float = 3600.0
     """Seconds after which Event objects are forgotten."""
     compact_every: float = 300.0
@@ -174,8 +194,18 @@ class ApiServer:
             clock=clock,
         )
         self.audit = Audit(self.settings.audit_sinks)
-        self._discovery = discovery.Discovery(self.resources)
-        self._openapi = OpenApi(self._described, lambda: self._objects(_CRDS))
+        self.aggregator = Aggregator(
+            self.state,
+            self.state.collection(apiservices.KEY),
+            self._collection("services"),
+            lambda: self.outgoing,
+            self._tasks,
+            clock,
+            self.settings.front_proxy,
+            self._discovery_changed,
+        )
+        self._discovery = discovery.Discovery(self.resources, self.aggregator.versions)
+        self._openapi = OpenApi(self._described, lambda: self._objects(_CRDS), self.aggregator.versions)
         self._build_verbs()
         self._observe()
         self._describe_metrics()
@@ -200,7 +230,11 @@ class ApiServer:
 
     def _build_verbs(self) -> None:
         core = self._collection
-        presenter = Presenter(self.clock)
+        presenter = Presenter(self.clock, self._tasks)
+        service_addresses = ServiceAddresses(
+            core("services"), self.settings.service_cidr, addresses=self.state.collection(service_ranges.ADDRESSES)
+        )
+        self._service_ranges = service_ranges.ServiceRanges(self.state, service_addresses, self.call, self.clock)
         policies = PolicyAdmission(self.state, lambda *key: self._strategies.get(key), self.authorizer)
         # The order of admission: who may create here at all, what is filled in, what others have the last word on.
         self._admission = Admission(
@@ -208,14 +242,17 @@ class ApiServer:
                 NamespaceLifecycle(core("namespaces")),
                 LimitRanges(core("limitranges")),
                 ServiceAccounts(core("serviceaccounts")),
+                DefaultTolerations(self.settings.toleration_seconds),
                 Priorities(self.state.collection("/registry/scheduling.k8s.io/priorityclasses")),
                 StorageAdmission(self.state.collection("/registry/storage.k8s.io/storageclasses")),
+                RuntimeClasses(self.state.collection("/registry/node.k8s.io/runtimeclasses")),
                 policies.mutate,
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
+                CertificateAdmission(self.authorizer, self.clock),
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
-                ServiceAddresses(core("services"), self.settings.service_cidr),
+                service_addresses,
                 policies.validate,
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
             )
@@ -264,6 +301,16 @@ class ApiServer:
             [each.agent_verifier(self.state, self.clock) for each in self.settings.extensions if each.agent_verifier],
             owner_label=ownership.label if ownership is not None else "",
         )
+        self._http_proxy = HttpProxy(
+            core("nodes"),
+            core("pods"),
+            core("services"),
+            self.state.collection("/registry/discovery.k8s.io/endpointslices"),
+            core("endpoints"),
+            proxy,
+            self._tasks,
+            lambda: self.outgoing,
+        )
         self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
         self._custom_metrics = custom_metrics.CustomMetricsApi(
             core("nodes"),
@@ -287,6 +334,9 @@ class ApiServer:
             ("status", "get"): reader.get,
             ("status", "update"): writer.update,
             ("status", "patch"): writer.patch,
+            ("approval", "get"): reader.get,
+            ("approval", "update"): writer.update,
+            ("approval", "patch"): writer.patch,
             ("scale", "get"): subs.get_scale,
             ("scale", "update"): subs.put_scale,
             ("scale", "patch"): subs.patch_scale,
@@ -323,9 +373,14 @@ class ApiServer:
         self._loaded = True
         await self._renew_event_lease()
         await bootstrap.ensure(self.call, self.settings.extensions)
+        if self.settings.authentication_info is not None:
+            await bootstrap.ensure_authentication_info(self.call, self.settings.authentication_info)
         incomplete = [each.load() for each in self._collection("services") if b'"clusterIP":' not in each.raw]
         await bootstrap.complete_services(self.call, incomplete)
         await apiservices.reconcile(self.state, self.resources, self.clock)
+        await self._service_ranges.reconcile()
+        self._tasks.create_task(self._service_ranges.run(), name="apiserver service ranges")
+        self.aggregator.start()
         self._tasks.create_task(self._housekeeping(), name="apiserver housekeeping")
         self._tasks.create_task(self._follow_catalogue(), name="apiserver catalogue")
         self.ready = True
@@ -378,7 +433,9 @@ class ApiServer:
         started = perf_counter()
         target = paths.parse(request.method, request.path)
         try:
-            if target is None:
+            if self.aggregator.active and (elsewhere := self.aggregator.find(request.path)) is not None:
+                target, answer = self._aggregated_request(request, elsewhere)
+            elif target is None:
                 answer = self._other_request(request)
             else:
                 if "watch=" in request.query and target.verb in ("list", "get") and not target.subresource:
@@ -387,7 +444,7 @@ class ApiServer:
         except (errors.ApiError, HttpProblem) as error:
             answer = status_response(error)
         if isinstance(answer, Response):
-            answer = pretty.for_people(request, answer)
+            answer = response_encoding.for_client(request, pretty.for_people(request, answer))
             self._answered(request, target, answer, started)
             return answer
         return self._finish(request, target, answer, started)
@@ -403,7 +460,7 @@ class ApiServer:
             # Nobody waits for the answer, but a write that was under way is done all the same.
             self._answered(request, target, Response(_CLIENT_LEFT), started)
             raise
-        answer = pretty.for_people(request, answer)
+        answer = response_encoding.for_client(request, pretty.for_people(request, answer))
         self._answered(request, target, answer, started)
         return answer
 
@@ -450,9 +507,8 @@ class ApiServer:
             user = request.user = self.authenticator.authenticate(request)
         return user
 
-    def _objects_request(self, request: Request, target: paths.RequestInfo) -> Response | Awaitable[Response]:
-        if not self._loaded:
-            raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
+    def _authorized(self, request: Request, target: paths.RequestInfo) -> UserInfo:
+        """Who asks, if that is allowed."""
         user = self._user(request)
         namespace, name = target.namespace, target.name
         if target.resource == "namespaces" and not target.group:
@@ -462,9 +518,37 @@ class ApiServer:
             # Whoever may only see certain names may list and watch them by name.
             name = parse_field_selector(request.param("fieldSelector")).exact("metadata.name") or ""
         attributes = Attributes(target.verb, target.group, target.resource, target.subresource, namespace, "", name)
+        if target.resource == "nodes" and target.verb in _SELECTING:
+            attributes = attributes._replace(labels=request.param("labelSelector"))
         decision = self.authorizer.allowed(user, attributes)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
+        return user
+
+    def _aggregated_request(
+        self, request: Request, version: AggregatedVersion
+    ) -> tuple[paths.RequestInfo | None, Awaitable[Response]]:
+        if not self._loaded:
+            raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
+        try:
+            target = paths.parse_elsewhere(request.method, request.path)
+        except ValueError as problem:
+            raise errors.BadRequest(str(problem)) from problem
+        endless = "upgrade" in request.headers
+        if target is not None:
+            if "watch=" in request.query and target.verb in ("list", "get") and not target.subresource:
+                target = _maybe_watch(request, target)
+            endless = endless or target.verb == "watch"
+            user = self._authorized(request, target)
+        else:
+            user = self._user(request)
+            self._authorize_path(request, user)
+        return target, self.aggregator.respond(request, version, user, endless=endless)
+
+    def _objects_request(self, request: Request, target: paths.RequestInfo) -> Response | Awaitable[Response]:
+        if not self._loaded:
+            raise errors.ServiceUnavailable("the server is starting or stopping", retry_after=1)
+        user = self._authorized(request, target)
         key = (target.group, target.version, target.resource)
         view = self.state.view(*key)
         if view is None:
@@ -487,6 +571,8 @@ class ApiServer:
             sub = resource.subresource(target.subresource)
             if sub is None:
                 raise _no_resource()
+            if target.subresource == "proxy":
+                return self._http_proxy.proxy(call)
             verb = self._sub_verbs.get((target.subresource, target.verb)) if target.verb in sub.verbs else None
         else:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
@@ -503,14 +589,12 @@ class ApiServer:
         path = request.path
         if path in _HEALTH or path.startswith(("/livez/", "/readyz/", "/healthz/")):
             return self._health(path)
-        verb = request.method.lower() if request.method != "HEAD" else "get"
-        attributes = Attributes(verb, path=path)
-        decision = self.authorizer.allowed(user, attributes)
-        if not decision.allowed:
-            raise forbidden(user, attributes, decision.reason)
-        if verb != "get":
+        if self._authorize_path(request, user) != "get":
             raise errors.MethodNotAllowed("the server does not allow this method on the requested resource")
         if path.startswith("/openapi/"):
+            elsewhere = self.aggregator.find(path.removeprefix("/openapi/v3")) if self.aggregator.active else None
+            if elsewhere is not None and path == f"/openapi/v3{elsewhere.path}":
+                return self.aggregator.respond(request, elsewhere, user, endless=False)
             return self._openapi.respond(request)
         if path.startswith("/api"):
             return self._discovery.respond(request)
@@ -526,6 +610,15 @@ class ApiServer:
         if signer is not None and path == "/.well-known/openid-configuration":
             return _json(signer.discovery(f"{signer.issuer}/openid/v1/jwks"))
         raise _no_resource()
+
+    def _authorize_path(self, request: Request, user: UserInfo) -> str:
+        """For what is no object; returns the verb."""
+        verb = request.method.lower() if request.method != "HEAD" else "get"
+        attributes = Attributes(verb, path=request.path)
+        decision = self.authorizer.allowed(user, attributes)
+        if not decision.allowed:
+            raise forbidden(user, attributes, decision.reason)
+        return verb
 
     def _health(self, path: str) -> Response:
         if path.startswith("/livez") or self.ready:
@@ -545,6 +638,8 @@ class ApiServer:
             if target.verb not in resource.verbs or not target.subresource:
                 raise _not_allowed()
             return self._custom_metrics.respond(request, target)
+        if resource.kind == "ComponentStatus" and target.verb in resource.verbs and not target.subresource:
+            return component_status.respond(request, resource, target.name, self.ready, self.clock.now())
         if target.verb not in resource.verbs or target.name or target.subresource:
             raise _not_allowed()
         if resource.namespaced != bool(target.namespace):
@@ -635,6 +730,9 @@ class ApiServer:
         for plural in ("roles", "rolebindings", "clusterroles", "clusterrolebindings"):
             self.state.observe(_RBAC + plural, lambda _: self.authorizer.invalidate())
         self.state.observe(_CRDS, self._definitions.observe)
+        self.state.observe(apiservices.KEY, self._registrations_changed)
+        self.state.observe("/registry/core/services", self.aggregator.observe_services)
+        self.state.observe("/registry/discovery.k8s.io/endpointslices", self.aggregator.observe_slices)
         for kind, plural in (("ServiceAccount", "serviceaccounts"), ("Secret", "secrets"), ("Pod", "pods"), ("Node", "nodes")):  # fmt: skip
             self.state.observe(f"/registry/core/{plural}", self._forget_tokens(kind))
 
@@ -646,10 +744,18 @@ class ApiServer:
 
         return forget
 
-    def _catalogue_changed(self) -> None:
-        self._webhooks.refresh()
+    def _registrations_changed(self, changes: Sequence[StoredChange]) -> None:
+        self.aggregator.observe(changes)
+        if any(change.kind == "DELETED" for change in changes):
+            self._catalogue_event.set()  # what is served here is registered again
+
+    def _discovery_changed(self) -> None:
         self._discovery.invalidate()
         self._openapi.invalidate()
+
+    def _catalogue_changed(self) -> None:
+        self._webhooks.refresh()
+        self._discovery_changed()
         self._catalogue_event.set()
 
     def _describe_metrics(self) -> None:

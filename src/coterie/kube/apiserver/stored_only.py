@@ -48,12 +48,16 @@ ACTED_ON: Mapping[KindKey, str] = {
     ("autoscaling", "HorizontalPodAutoscaler"): f"{_CONTROLLERS}.horizontalpodautoscaler.controller",
     ("batch", "CronJob"): f"{_CONTROLLERS}.cronjob.controller",
     ("batch", "Job"): f"{_CONTROLLERS}.job.controller",
+    ("certificates.k8s.io", "CertificateSigningRequest"): f"{_CONTROLLERS}.certificates.controller",
     ("coordination.k8s.io", "Lease"): f"{_CONTROLLERS}.nodelifecycle.controller",
     ("discovery.k8s.io", "EndpointSlice"): "coterie.kube.network.services.plan",
     ("events.k8s.io", "Event"): "coterie.kube.control.events",
+    ("networking.k8s.io", "IPAddress"): f"{_SERVER}.service_ranges",
     ("networking.k8s.io", "Ingress"): "coterie.kube.network.ingress.plan",
     ("networking.k8s.io", "IngressClass"): "coterie.kube.network.ingress.plan",
     ("networking.k8s.io", "NetworkPolicy"): "coterie.kube.network.policies.plan",
+    ("networking.k8s.io", "ServiceCIDR"): f"{_SERVER}.admission.service_addresses",
+    ("node.k8s.io", "RuntimeClass"): f"{_SERVER}.admission.runtime_class",
     ("policy", "PodDisruptionBudget"): f"{_CONTROLLERS}.disruption.controller",
     ("rbac.authorization.k8s.io", "ClusterRole"): f"{_SERVER}.auth.rbac",
     ("rbac.authorization.k8s.io", "ClusterRoleBinding"): f"{_SERVER}.auth.rbac",
@@ -63,8 +67,22 @@ ACTED_ON: Mapping[KindKey, str] = {
     ("storage.k8s.io", "StorageClass"): f"{_CONTROLLERS}.persistentvolume.controller",
 }
 
+_FLOW = "is stored only: the server limits requests by connection and client, without priority levels"
+_DEVICES = "is stored only: nodes have no drivers of devices, and the scheduler allocates none"
+_CSI = "is stored only: nodes have no CSI drivers; volumes come from the class local-path or are static"
 STORED_ONLY: Mapping[KindKey, str] = {
     ("", "PodTemplate"): "PodTemplate is stored only: nothing creates pods from it",
+    ("flowcontrol.apiserver.k8s.io", "FlowSchema"): f"FlowSchema {_FLOW}",
+    ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration"): f"PriorityLevelConfiguration {_FLOW}",
+    ("resource.k8s.io", "DeviceClass"): f"DeviceClass {_DEVICES}",
+    ("resource.k8s.io", "ResourceClaim"): f"ResourceClaim {_DEVICES}",
+    ("resource.k8s.io", "ResourceClaimTemplate"): f"ResourceClaimTemplate {_DEVICES}",
+    ("resource.k8s.io", "ResourceSlice"): f"ResourceSlice {_DEVICES}",
+    ("storage.k8s.io", "CSIDriver"): f"CSIDriver {_CSI}",
+    ("storage.k8s.io", "CSINode"): f"CSINode {_CSI}",
+    ("storage.k8s.io", "CSIStorageCapacity"): f"CSIStorageCapacity {_CSI}",
+    ("storage.k8s.io", "VolumeAttachment"): f"VolumeAttachment {_CSI}",
+    ("storage.k8s.io", "VolumeAttributesClass"): f"VolumeAttributesClass {_CSI}",
 }
 
 

@@ -2,7 +2,8 @@
 
 The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` and `node_ipam` (settings of these controllers),
 `pod_hook` (sees pods before ReplicaSets create them, or None), `scheduler_plugins`, `autoscaler_period` (seconds between two
-syncs), `scale_hook` (may allow autoscalers fewer replicas, or None).
+syncs), `scale_hook` (may allow autoscalers fewer replicas, or None), `certificate_authority` (a function that reads the authority which
+signs certificate requests; without it nothing is signed), `api_names` (names of the API server, which no node may have).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from coterie.kube.api.types.apps import DAEMON_SETS, DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS, STATEFUL_SETS
 from coterie.kube.api.types.autoscaling import HORIZONTAL_POD_AUTOSCALERS
 from coterie.kube.api.types.batch import CRON_JOBS, JOBS
+from coterie.kube.api.types.certificates import CERTIFICATE_SIGNING_REQUESTS
 from coterie.kube.api.types.core import RESOURCE_QUOTAS
 from coterie.kube.api.types.network import ENDPOINTS, SERVICES
 from coterie.kube.api.types.nodes import NODES
@@ -72,11 +74,21 @@ CONTROLLERS = (
         events="persistentvolume-controller",
     ),
     ControllerSpec(
+        "ephemeralvolume", f"{_HERE}.ephemeralvolume.controller", wakes_for=(PODS,), events="ephemeral_volume"
+    ),
+    ControllerSpec(
         "nodeipam",
         f"{_HERE}.nodeipam.controller",
         wakes_for=(NODES,),
         events="node-ipam-controller",
         needs={"settings": "node_ipam"},
+    ),
+    ControllerSpec(
+        "certificates",
+        f"{_HERE}.certificates.controller",
+        wakes_for=(CERTIFICATE_SIGNING_REQUESTS,),
+        needs={"authority": "certificate_authority", "reserved_names": "api_names"},
+        only_with="certificate_authority",
     ),
     ControllerSpec("podgc", f"{_HERE}.podgc.controller", wakes_for=(PODS,)),
     ControllerSpec(

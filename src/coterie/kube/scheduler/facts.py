@@ -137,7 +137,7 @@ def pod_facts(pod: Pod, membership: GangMembership | None = None) -> PodFacts:
         gang_unnamed=membership is not None and gang is None,
         gang_uid=membership.uid if membership is not None else "",
         group=membership.group if membership is not None else "",
-        claims=spec.claim_names,
+        claims=pod.claim_names,
     )
 
 

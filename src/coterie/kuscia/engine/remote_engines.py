@@ -1,6 +1,7 @@
-"""Engines on other machines of the domain: the gateway runs at the control plane's node and learns of them from the API.
+"""Engines on other machines of the domain: the gateway runs at the control plane's node, or at the first machine of a lite, and
+learns of them from the API.
 
-    node that joined                                        control plane's node
+    node that joined                                        the gateway's node
     RemoteGateway.register ── status.podIP ──> Pod ──> RemoteEngines ── callers.set, loaded ──> Envoy
        waits for the condition <── GatewayReady, the address ──┘
 
@@ -31,6 +32,7 @@ from coterie.kube.control.controller import Controller, Watches
 from coterie.kuscia.api import labels
 from coterie.kuscia.engine import peers
 from coterie.kuscia.engine.engine_plugin import EngineCallers
+from coterie.kuscia.engine.remote_groups import AppliedRemotePods
 
 log = logger("engine.remote")
 
@@ -75,15 +77,21 @@ class RemoteEngines:
         domain: str,
         node: str,
         clock: Clock,
+        *,
+        own_only: bool = False,
+        network: AppliedRemotePods | None = None,
     ) -> None:
-        """`node`: the own one, whose agent registers its pods itself."""
+        """`node`: the own one, whose agent registers its pods itself. `own_only`: this gateway sees Nodes and pods of its domain
+        only, as that of a lite. `network`: the rules of the own pod network, which let an engine in as what it is."""
         self._client = client
         self._callers = callers
         self._domain = domain
         self._node = node
         self._clock = clock
-        self._pods: Informer[Pod] = informers.get(PODS)
-        self._nodes: Informer[Node] = informers.get(NODES)
+        self._network = network
+        self._pods: Informer[Pod] = informers.get(PODS, domain if own_only else "")
+        selector = f"{labels.KUSCIA_NODE_NAMESPACE}={domain}" if own_only else ""
+        self._nodes: Informer[Node] = informers.get(NODES, labels=selector)
         self._known: dict[str, tuple[str, str]] = {}
         """By pod: its uid and the address by which it is registered."""
         self._holders: dict[str, str] = {}
@@ -140,7 +148,19 @@ class RemoteEngines:
         if name not in self._known and not await self._register(pod, address):
             return
         await self._callers.loaded(address, _LOAD_SECONDS)
+        await self._let_in(pod, address)
         await self._confirm(pod, address)
+
+    async def _let_in(self, pod: Pod, address: str) -> None:
+        """Until the gateway's node takes the address for that of an engine of this task. Without it, the engine's first calls to
+        ConfManager would be refused."""
+        if self._network is None:
+            return
+        try:
+            async with asyncio.timeout(_LOAD_SECONDS):
+                await self._network.wait(pod.key, address)
+        except TimeoutError:
+            log.warning("The pod network does not know an engine of another node yet", pod=pod.metadata.name)
 
     def _warn(self, pod: Pod) -> None:
         """Of an engine that waits in vain: its node would only say that it was not registered."""
@@ -214,10 +234,11 @@ class RemoteEngines:
 class RemoteGateway:
     """At a node that joined: the gateway of its domain, which is on another machine."""
 
-    def __init__(self, client: Client, informers: Informers, node: str) -> None:
+    def __init__(self, client: Client, informers: Informers, node: str, namespace: str = "") -> None:
+        """`namespace`: the only one that this node may read."""
         self._client = client
         # The agent's own: see `PodManager`.
-        self._pods: Informer[Object] = informers.get(PODS.as_dynamic, fields=f"spec.nodeName={node}")
+        self._pods: Informer[Object] = informers.get(PODS.as_dynamic, namespace, fields=f"spec.nodeName={node}")
 
     async def register(self, pod: Object, address: str) -> None:
         """Until the gateway knows the pod by this address. Raises OSError (TimeoutError among them), ApiError or

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock
@@ -42,6 +42,24 @@ def remote_pod(pod: Object, classify: Classify, node_range: str) -> RemotePod | 
     return RemotePod(address, kind.kind, kind.group) if inside else None
 
 
+class AppliedRemotePods:
+    """Which engines of other machines the pod network of this node knows. Until it does, they count as a partner's, and are
+    refused where those are."""
+
+    def __init__(self) -> None:
+        self._addresses: Mapping[ObjectKey, str] = {}
+        self._changed = asyncio.Event()
+
+    def set(self, addresses: Mapping[ObjectKey, str]) -> None:
+        self._addresses = addresses
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def wait(self, pod: ObjectKey, address: str) -> None:
+        while self._addresses.get(pod) != address:
+            await self._changed.wait()
+
+
 class RemoteGroups:
     """A Runnable."""
 
@@ -57,8 +75,10 @@ class RemoteGroups:
         domain: str,
         node: str,
         selector: str,
+        applied: AppliedRemotePods | None = None,
     ) -> None:
-        """`node`: this one, whose pods are known here; `selector`: of the domain's Nodes; `apply`: given all of them."""
+        """`node`: this one, whose pods are known here; `selector`: of the domain's Nodes; `apply`: given all of them; `applied`:
+        who waits for that."""
         self.ready = asyncio.Event()
         self._informers = informers
         self._domain = domain
@@ -69,6 +89,7 @@ class RemoteGroups:
         self._apply = apply
         self._clock = clock
         self._node = node
+        self._applied = applied
         self._found: dict[ObjectKey, RemotePod] = {}
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
@@ -88,13 +109,16 @@ class RemoteGroups:
                     self._pods = self._informers.get(PODS.as_dynamic, self._domain)
                     await self._pods.ready.wait()
                     removes.append(self._pods.add_handler(self._pod_changed))
+                found = dict(self._found)
                 try:
-                    await self._apply(sorted(self._found.values(), key=lambda each: each.address))
+                    await self._apply(sorted(found.values(), key=lambda each: each.address))
                 except RuntimeFailure as problem:
                     _log.error("Engines of other nodes are not known to the pod network; trying again", error=problem)
                     await self._clock.sleep(backoff.failed())
                     continue
                 backoff.succeeded()
+                if self._applied is not None:
+                    self._applied.set({key: each.address for key, each in found.items()})
                 self.ready.set()
                 await self._wake.wait()
         finally:

@@ -19,7 +19,7 @@ from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
 from coterie.kuscia.kusciaapi.settings import Timeouts
-from coterie.node.config import gateway, keys, ports
+from coterie.node.config import gateway, images, keys, ports
 from coterie.node.config.reading import PORTS, PORTS_OR_ANY, Block, ConfigError
 from coterie.node.config.settings import (
     AgentConfig,
@@ -54,9 +54,14 @@ def load(path: Path, root: Path | None = None) -> NodeSettings:
         settings = parse(document, root)
     except ConfigError as problem:
         raise ConfigError(f"{path}: {problem}") from problem.__cause__
-    if _is_private(path) or (settings.domain_key is None and settings.gateway.deploy_token is None):
+    if _is_private(path) or not _has_secrets(settings):
         return settings
     return replace(settings, notices=(*settings.notices, Notice(READABLE_SENTENCE, str(path))))
+
+
+def _has_secrets(settings: NodeSettings) -> bool:
+    passwords = any(each.endpoint.password for each in settings.images.registries)
+    return passwords or settings.domain_key is not None or settings.gateway.deploy_token is not None
 
 
 def _is_private(path: Path) -> bool:
@@ -101,6 +106,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         raise top.refused("runtime", f'this version has runp (pods are processes), not "{top.text("runtime")}"')
     section = gateway.read(top, mode, domain, paths, ports.lowest_port() if lowest_port is None else lowest_port)
     join = _join(top, mode)
+    registers = mode == "lite" and join is None
     network = _network(top.block("network"))
     collected = top.block("garbageCollection")
     data = collected.block("kusciaDomainDataGC")
@@ -120,9 +126,12 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
         logrotate=rotation,
         api=_api(top.block("apiServer")),
+        node_api=_api(top.block("apiServer")) if registers and top.raw("apiServer") else None,
+        only_namespace=domain if registers else "",
         controllers=_controllers(top.block("controllers")),
         network=network,
         agent=_agent(top, network, joins=join is not None) if mode != "master" else None,
+        images=images.read(top.block("image")),
         join=join,
         workload_approve=top.optional_flag("enableWorkloadApprove"),
         job_gc_hours=collected.block("kusciaJobGC").number("durationHours", 720, 1),
@@ -193,6 +202,7 @@ def _agent(top: Block, network: NetworkConfig, *, joins: bool) -> AgentConfig:
         allow_privileged=block.flag("allowPrivileged", default.allow_privileged),
         pod_cidr=_range(block, "podCIDR", network.first_node, *_POD_RANGES),
         allow_host_network=block.flag("allowHostNetwork", default.allow_host_network),
+        link_routes=block.flag("linkRoutes", default.link_routes),
         lease_seconds=block.number("leaseSeconds", default.lease_seconds, 3),
         defaults=PodDefaults(
             pids=defaults.number("pids", default.defaults.pids, 0),

@@ -41,11 +41,14 @@ USED = (
     "controllers.autoscalerSeconds",
     "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
-    "agent.podCIDR", "agent.allowHostNetwork",
+    "agent.podCIDR", "agent.allowHostNetwork", "agent.linkRoutes",
     "agent.eviction.memoryAvailable", "agent.eviction.diskAvailable", "agent.eviction.inodesFree",
     "agent.eviction.pidsAvailable", "agent.eviction.softMemoryAvailable", "agent.eviction.softDiskAvailable",
     "agent.eviction.softGraceSeconds", "agent.eviction.transitionSeconds",
     "agent.defaults.pids", "agent.defaults.openFiles", "agent.defaults.memory", "agent.defaults.ephemeralStorage",
+    "image.pullPolicy", "image.defaultRegistry", "image.httpProxy", "image.registries[].name", "image.registries[].endpoint",
+    "image.registries[].username", "image.registries[].password", "image.registries[].mirrors[]",
+    "image.registries[].caFile",
     "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
     "gateway.ingress.host", "gateway.ingress.httpPort", "gateway.ingress.httpsPort",
     "gateway.name", "gateway.workers", "gateway.enabled",
@@ -56,7 +59,6 @@ USED = (
 
 _LEAVE = "leave it out; "
 _NOT_RUNK = _LEAVE + "pods run as processes here (runtime: runp)"
-_IMAGES = _LEAVE + "`coterie image` brings images to a node"
 _FIXED = _LEAVE + "calls that it makes itself have fixed time limits"
 
 WITHOUT_EFFECT = {
@@ -71,13 +73,6 @@ WITHOUT_EFFECT = {
     "runk.logDirectory": _NOT_RUNK,
     "runk.logMaxFiles": _NOT_RUNK,
     "runk.logMaxSize": _NOT_RUNK,
-    "image.pullPolicy": _IMAGES,
-    "image.defaultRegistry": _IMAGES,
-    "image.httpProxy": _IMAGES,
-    "image.registries[].name": _IMAGES,
-    "image.registries[].endpoint": _IMAGES,
-    "image.registries[].username": _IMAGES,
-    "image.registries[].password": _IMAGES,
     "gateway.handshake.host": _LEAVE + "the handshake server has a private socket, no port",
     "gateway.handshake.port": _LEAVE + "the handshake server has a private socket, no port",
     "kusciaAPI.HTTPInternalPort": _LEAVE + "what lites send comes through a private socket, not a port",
@@ -105,19 +100,27 @@ REFUSED = {
 ONLY_IN = {
     **dict.fromkeys(("liteDeployToken", "masterEndpoint"), ("lite",)),
     **dict.fromkeys(
-        ("apiServer", "controllers", "network", "garbageCollection", "enableWorkloadApprove"), ("master", "autonomy")
+        (
+            "apiServer.eventTTLSeconds",
+            "apiServer.auditLog",
+            "controllers",
+            "garbageCollection",
+            "enableWorkloadApprove",
+        ),
+        ("master", "autonomy"),
     ),
     **dict.fromkeys(
-        ("agent", "dataMesh", "capacity", "reservedResources", "runtime", "gateway.internal"), ("lite", "autonomy")
+        ("agent", "dataMesh", "capacity", "image", "reservedResources", "runtime", "gateway.internal"),
+        ("lite", "autonomy"),
     ),
 }
 """Modes in which a key means something; the others accept it, as Kuscia does, and say so."""
 
 NOT_OF_JOINED = (
     "liteDeployToken", "protocol", "domainKeyData", "domainRoute", "gateway", "dataMesh", "kusciaAPI", "kusciaAPISans",
-    "confManager",
+    "confManager", "apiServer", "network",
 )  # fmt: skip
-"""What means nothing to a lite that joins with a file: its domain's key and gateway are elsewhere."""
+"""What means nothing to a lite that joins with a file: its domain's key, gateway and API are elsewhere."""
 
 UNUSED_SENTENCE = "This version does not use a key of the configuration"
 MEANINGLESS_SENTENCE = "A key of the configuration means nothing in this mode"

@@ -8,6 +8,7 @@ from pathlib import Path
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
+from coterie.kube.agent.images.sources import PullSettings
 from coterie.kube.agent.settings import CapacitySettings, PodDefaults, PressureSettings
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
@@ -15,7 +16,7 @@ from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
 
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
-    """`apiServer`: the Kubernetes API of this node."""
+    """`apiServer`: the Kubernetes API of this node; at a lite that registered, that for the other machines of its domain."""
 
     host: str = "127.0.0.1"
     """Address to listen on. The API authenticates every caller, but operators should still not be the whole world."""
@@ -47,7 +48,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """`network`: the addresses of the domain's pods and Services (modes master and autonomy)."""
+    """`network`: the addresses of the domain's pods and Services. At a lite, `serviceCIDR` is the master's."""
 
     pod_cidr: str = "100.96.0.0/12"
     """`podCIDR`: the addresses of all pods; every node gets a part of it."""
@@ -82,6 +83,8 @@ class AgentConfig:
     is given, the first of `network.podCIDR`."""
     allow_host_network: bool = False
     """Whether pods may ask for the machine's network (`hostNetwork: true`)."""
+    link_routes: bool = True
+    """`linkRoutes`: whether nodes on the same link are reached without VXLAN where the link lets such frames pass."""
     lease_seconds: int = 40
     """How long a sign of life is good for; a new one is given four times in this time."""
     defaults: PodDefaults = field(default_factory=PodDefaults)
@@ -197,8 +200,13 @@ class NodeSettings:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     agent: AgentConfig | None = None
     """Of nodes that run pods: lite and autonomy."""
+    images: PullSettings = field(default_factory=PullSettings)
     join: Path | None = None
     """lite: the file that `coterie node add` made at the master. None: it registers at `gateway.master`."""
+    node_api: ApiSettings | None = None
+    """lite with `masterEndpoint`: where the other machines of its domain find the API (`apiServer`); None: it has none."""
+    only_namespace: str = ""
+    """lite: the only namespace whose objects this node may read; empty: all. Of a node that joined it comes from the join file."""
     remote_gateway: str = ""
     """Of a node that joined: the address in the pod network at which the gateway of its domain is, with data mesh and
     ConfManager. Comes from the join file."""

@@ -7,6 +7,7 @@ from functools import cache
 
 from coterie.base.clock import Clock
 from coterie.kube.agent import agent as agents
+from coterie.kube.agent.images.puller import ImagePuller
 from coterie.kube.agent.network_check import NetworkCheck
 from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.plugin import AgentPlugin
@@ -20,7 +21,7 @@ from coterie.kube.network.ports.publisher import PortPublisher
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.remote_engines import RemoteGateway
-from coterie.kuscia.engine.remote_groups import RemoteGroups
+from coterie.kuscia.engine.remote_groups import AppliedRemotePods, RemoteGroups
 from coterie.kuscia.engine.templates.config_store import ConfigStore, DomainConfig, NoConfigStore, SealedConfig
 from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
@@ -78,8 +79,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             ),
             dns=pod_dns(settings),
             pods=PodSettings(
-                # A lite that registered sees no pods but its own domain's.
-                namespace=settings.domain if settings.gateway.master is not None else "",
+                namespace=settings.only_namespace,
                 host_paths=chosen.host_paths,
                 withheld=(settings.paths.home,),
                 allow_privileged=chosen.allow_privileged,
@@ -89,6 +89,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
         ),
         clock,
         plugins=[engines, *_network_plugins(node)],
+        images=ImagePuller(runtime.store, settings.images) if settings.images.remote else None,
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
@@ -106,6 +107,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
                 domain=settings.domain,
                 node=chosen.node_name,
                 selector=overlay.selector,
+                applied=node.find("applied_remote_pods", AppliedRemotePods),
             )
         )
     return [
@@ -195,7 +197,7 @@ def _engine_plugin(
         issuer,
         _config_store(settings, client),
         callers,
-        gateway=RemoteGateway(client, node.informers, chosen.node_name) if remote else None,
+        gateway=RemoteGateway(client, node.informers, chosen.node_name, settings.only_namespace) if remote else None,
         unreachable=_NO_WAY if remote and (part.facts is None or part.relayed) else "",
         fenced=part.fenced,
         names=names,

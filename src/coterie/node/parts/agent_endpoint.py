@@ -49,7 +49,7 @@ class AgentTls:
         for path, data in (
             (out.certificate, bundle.serving_certificate),
             (out.key, bundle.serving_key),
-            (out.ca, bundle.ca),
+            (out.ca, bundle.agent_ca or bundle.ca),
         ):
             files.write_atomic(path, data)
         return out

@@ -23,6 +23,7 @@ from coterie.kube.store import SqliteStore
 from coterie.kuscia.extensions.apiserver import apiserver_extension
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import api_identity
+from coterie.node.api_addresses import LOOPBACK, certificate_names
 from coterie.node.config import NodeSettings
 
 log = logger("node")
@@ -30,17 +31,8 @@ log = logger("node")
 CONTROLLER_USER = UserInfo("system:coterie-controllers", ("system:masters", "system:authenticated"))
 
 
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""How this machine reaches an API that listens on all addresses."""
-
-
-def certificate_names(settings: NodeSettings) -> tuple[str, ...]:
-    """Under which clients reach the API. One that listens on all addresses is reached at the node's own, too."""
-    api, agent = settings.api, settings.agent
-    if api.host not in _LOOPBACK:
-        return (api.host, *api.names)
-    own = (agent.address,) if agent is not None else ()
-    return (_LOOPBACK[api.host], *own, *api.names)
+def _file_names(pair: tuple[Path, Path]) -> tuple[str, str]:
+    return str(pair[0]), str(pair[1])
 
 
 class ApiPlane:
@@ -58,7 +50,7 @@ class ApiPlane:
         self._stop = asyncio.Event()
         self._gateway_socket = Path(GatewayPaths.of(settings.paths).api_socket.host)
         api = settings.api
-        self._identity = api_identity.ensure(settings.paths, certificate_names(settings), clock)
+        self._identity = api_identity.ensure(settings.paths, certificate_names(api, settings.agent), clock)
         self._audit_file: FileSink | None = None
         sinks: list[AuditSink] = []
         if api.audit_log:
@@ -72,8 +64,11 @@ class ApiPlane:
                 audit_sinks=sinks,
                 agent_tls=self._identity.agent_tls,
                 extensions=[apiserver_extension(self._identity.domain_agent_tls)],
+                authentication_info=self._identity.authentication_info(),
+                front_proxy=_file_names(self._identity.pair("front-proxy-client")),
                 event_ttl=api.event_ttl_seconds,
                 service_cidr=settings.network.service_cidr,
+                toleration_seconds=settings.controllers.pod_eviction_seconds,
                 dial=dial,
             ),
             clock,
@@ -97,7 +92,7 @@ class ApiPlane:
             await self.server.start()
             api = self._settings.api
             host, port = await self._http.listen(api.host, api.port, self._identity.server_tls())
-            self.address = _LOOPBACK.get(host, host), port
+            self.address = LOOPBACK.get(host, host), port
             try:
                 if self._settings.gateway.enabled:
                     # Callers from lites and partners, with the credentials that the gateway adds.

@@ -18,9 +18,12 @@ from coterie.kuscia.control.deployment_scaling import PartnerScaleHook
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.port_pool import PortPool, PortRange
 from coterie.kuscia.controllers.registry import CONTROLLERS as KUSCIA
+from coterie.node import api_identity
+from coterie.node.api_addresses import certificate_names
 from coterie.node.config import NodeSettings
 
 if TYPE_CHECKING:
+    from coterie.base import pki
     from coterie.kube.controllers.nodeipam import plan as nodeipam
     from coterie.kube.controllers.nodelifecycle import plan as nodelifecycle
     from coterie.kuscia.controllers.domaindatagc import plan as domaindatagc
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from coterie.kuscia.gangs import plugin as gangs
     from coterie.kuscia.identity import domain_identity
 else:
+    pki = lazy_import("coterie.base.pki")
     nodeipam = lazy_import("coterie.kube.controllers.nodeipam.plan")
     nodelifecycle = lazy_import("coterie.kube.controllers.nodelifecycle.plan")
     domaindatagc = lazy_import("coterie.kuscia.controllers.domaindatagc.plan")
@@ -68,11 +72,21 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
             lambda: nodelifecycle.Settings(grace=chosen.node_grace_seconds, eviction=chosen.pod_eviction_seconds)
         ),
         "node_ipam": cache(lambda: _node_ipam(settings)),
+        "certificate_authority": lambda: lambda: _certificate_authority(settings),
+        "api_names": lambda: (*api_identity.SERVICE_NAMES, *certificate_names(settings.api, settings.agent)),
     }
     hours = settings.data_gc_hours
     if hours is not None:
         given["domaindata_gc"] = lambda: domaindatagc.Settings(retention=hours * 3600.0)
     return given
+
+
+def _certificate_authority(settings: NodeSettings) -> pki.Authority:
+    """The API's own; its key is read when something is to be signed."""
+    where = settings.paths.pki
+    return pki.Authority(
+        pki.load_certificate((where / "ca.crt").read_bytes()), pki.load_key((where / "ca.key").read_bytes())
+    )
 
 
 def _node_ipam(settings: NodeSettings) -> nodeipam.Settings:

@@ -101,10 +101,10 @@ def dns_groups(
 
 def _zone_updater(settings: NodeSettings, informers: Informers, *, own_namespace_only: bool) -> ZoneUpdater:
     zone = _zone(settings)
-    if own_namespace_only or settings.gateway.master is not None:
-        # A lite that registered may look into its own namespace only.
+    if own_namespace_only or settings.only_namespace:
         updater = ZoneUpdater(zone, informers, settings.domain)
-        if settings.gateway.ingress is not None:
+        # Of a node that joined, the gateway's settings are on another machine.
+        if settings.gateway.ingress is not None or (settings.join is not None and settings.only_namespace):
             _follow_dns_objects(settings, informers, updater, settings.domain)
         return updater
     if settings.mode == "lite":

@@ -100,19 +100,28 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     plane = node.get("api", ApiPlane)
 
     places = gateway_paths(settings.paths)
+    machine = settings.agent.address if settings.agent is not None else ""
 
     def api() -> SocketAddress | None:
         return places.api_socket if plane.ready.is_set() else None
 
     reporter = Reporter(client, settings.domain, Path(places.reporter_socket.host))
     chosen = replace(settings.gateway, reporter=places.reporter_socket)
-    made = gateway_parts(chosen, settings.paths, own, client, informers, clock=clock, api=api)
+    made = gateway_parts(chosen, settings.paths, own, client, informers, clock=clock, api=api, machine=machine)
     node.provide("pod_callers", made.callers)
     first: list[Runnable] = [reporter]
     if settings.gateway.pods is not None and settings.agent is not None:
         own_node = settings.agent.node_name
         # Before Envoy: ordinary pods of other nodes are known to it from the beginning.
-        engines = remote_engines.RemoteEngines(client, informers, made.callers, settings.domain, own_node, clock)
+        engines = remote_engines.RemoteEngines(
+            client,
+            informers,
+            made.callers,
+            settings.domain,
+            own_node,
+            clock,
+            network=node.find("applied_remote_pods", remote_engines.AppliedRemotePods),
+        )
         first.append(engines.controller)
     return [first, *made.groups, interconn_group(places, client, informers, clock)]
 
@@ -128,11 +137,14 @@ def gateway_parts(
     api: Callable[[], SocketAddress | None] = lambda: None,
     master: Callable[[], Route | None] = lambda: None,
     address: str = "",
+    machine: str = "",
 ) -> GatewayParts:
     """`api`: where our own API listens, on a control plane. `master`: a lite's way to its control plane as it was agreed
-    on before any object could be read. `address`: where the domain's other gateways find this one."""
+    on before any object could be read. `address`: where the domain's other gateways find this one. `machine`: the address of
+    the machine, for a gateway that listens on all."""
     places = gateway_paths(paths)
     domain, instance = settings.domain, settings.instance
+    address = address or _reached_at(settings, machine)
     events = EventRecorder(client, "gateway", instance=instance, clock=clock)
     envoy = Envoy(
         EnvoySettings(
@@ -181,7 +193,7 @@ def gateway_parts(
         identity,
         envoy.admin,
         feed.world,
-        address=address or _reached_at(settings),
+        address=address,
         version=__version__,
         clock=clock,
     )
@@ -253,12 +265,12 @@ def _ingress_statuses(
     for name, where in (("HTTP", settings.ingress.http), ("HTTPS", settings.ingress.https)):
         if where is not None:
             _log.warning("Ingresses are served to everybody who reaches this port", port=str(where), protocol=name)
-    point = point_of(settings.ingress, address or _reached_at(settings))
+    point = point_of(settings.ingress, address)
     watched = "" if settings.control_plane else settings.domain
     return IngressStatuses(client, informers, settings.domain, point, watched=watched, alone=alone, clock=clock)
 
 
-def _reached_at(settings: GatewaySettings) -> str:
+def _reached_at(settings: GatewaySettings, machine: str) -> str:
     listeners = [settings.internal if settings.pods is None else None, settings.external]
     hosts = [listener.host for listener in listeners if listener is not None]
-    return next((host for host in hosts if host not in _EVERYWHERE), "127.0.0.1")
+    return next((host for host in hosts if host not in _EVERYWHERE), machine or "127.0.0.1")

@@ -63,6 +63,7 @@ def joined_settings(settings: NodeSettings, chosen: AgentConfig, bundle: join_bu
         api = replace(api, conf_http_port=services.conf_manager[0], conf_grpc_port=services.conf_manager[1])
     return replace(
         settings,
+        only_namespace=bundle.namespace,
         remote_gateway=bundle.gateway if services.gateway else "",
         gateway=replace(settings.gateway, enabled=bool(services.gateway)),
         data_mesh=replace(mesh, enabled=bool(services.data_mesh)),

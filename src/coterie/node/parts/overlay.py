@@ -14,8 +14,8 @@ from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.api.types.core import NAMESPACES
 from coterie.kube.control.manager import Runnable
 from coterie.kube.network.overlay.controller import OverlayController
-from coterie.kube.network.overlay.plan import OverlaySettings
-from coterie.kube.network.pods.netlink import NETLINK_ROUTE
+from coterie.kube.network.overlay.plan import OverlaySettings, gateway_of
+from coterie.kube.network.pods.firewall import LINK_PROBE_PORT
 from coterie.kuscia.api import labels
 from coterie.node import cluster_network
 from coterie.node.join_bundle import Bundle
@@ -51,6 +51,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
             vni=await _vni(node, bundle),
             mtu=runtime.pod_mtu,
             between_machines=cluster.between_machines,
+            link_routes=chosen.link_routes,
         )
 
     sockets = node.get("namespace_sockets", NamespaceSockets)
@@ -60,7 +61,8 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         f"{labels.KUSCIA_NODE_NAMESPACE}={settings.domain}",
         directory,
         namespace=lambda: _namespace(directory),
-        domain_netlink=lambda: sockets.netlink(NETLINK_ROUTE),
+        domain_netlink=sockets.netlink,
+        probe_socket=lambda: sockets.udp(gateway_of(chosen.pod_cidr), LINK_PROBE_PORT),
         clock=node.clock,
     )
     node.provide("overlay", controller)
@@ -74,7 +76,7 @@ async def _vni(node: NodeContext, bundle: Bundle | None) -> int:
         return bundle.vni
     master = settings.gateway.master
     if master is not None:
-        return cluster_network.vni_of(f"{master.host}:{master.port}{master.prefix}", settings.domain)
+        return cluster_network.vni_of(cluster_network.cluster_of_master(master), settings.domain)
     found = await node.client.get(NAMESPACES, cluster_network.NAMESPACE)
     return cluster_network.vni_of(found.metadata.uid, settings.domain)
 

@@ -1,7 +1,7 @@
 """The network that pods have to themselves, made before everything that listens in it.
 
 Provides `runtime` (the RunpRuntime, open when this part's group has started) and `pod_network` (a PodNetworkPart: what there
-is, or why there is none). The settings of later parts are changed so that their services to pods listen in that network.
+is, or why there is none), and `applied_remote_pods` where other machines have pods of the domain. The settings of later parts are changed so that their services to pods listen in that network.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from coterie.kube.network.pods.netlink import NETLINK_ROUTE, NetlinkSocket
 from coterie.kube.network.rootless import enter
 from coterie.kube.network.rootless.client import Relay, RelaySettings
 from coterie.kube.network.rootless.probe import UNSHARE, remedy_here
+from coterie.kuscia.engine.remote_groups import AppliedRemotePods
 from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, SocketAddress
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.cluster_network import GATEWAY_PORT
@@ -78,6 +79,8 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     if part.facts is not None:
         sockets = NamespaceSockets(runp_directory(settings), _group(settings, chosen))
         node.provide("namespace_sockets", sockets)
+        if part.facts.root and cluster_of(settings, chosen).between_machines:
+            node.provide("applied_remote_pods", AppliedRemotePods())
         if (dialler := node.find("pod_dialler", PodDialler)) is not None:
             dialler.attach(sockets, part.facts.cidr, settings.network.pod_cidr)
         node.provide("namespace_listeners", _listeners(settings, part.facts, sockets))
@@ -197,8 +200,8 @@ class PodCluster:
 def cluster_of(settings: NodeSettings, chosen: AgentConfig) -> PodCluster:
     network, own = settings.network, ipaddress.IPv4Network(chosen.pod_cidr)
     fits = (
-        # A lite that registered through gateways sees no Nodes but its own: its domain has no other.
-        settings.gateway.master is None
+        # A lite that registered has other nodes if they may join it.
+        (settings.gateway.master is None or settings.node_api is not None)
         and own.prefixlen == network.node_mask_size
         and own.subnet_of(ipaddress.IPv4Network(network.pod_cidr))
     )

@@ -39,8 +39,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         node.informers,
         PolicySettings(
             node_name=settings.agent.node_name,
-            # A lite that registered sees nothing but its own domain's namespace.
-            namespace=settings.domain if settings.gateway.master is not None else "",
+            namespace=settings.only_namespace,
             nodes=NodeGateways(settings.network.pod_cidr, settings.network.node_mask_size),
             services=node_services(settings),
             open_netlink=lambda: sockets.netlink(NETLINK_NETFILTER),

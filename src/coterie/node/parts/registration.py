@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coterie import __version__
 from coterie.base import files
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock
+from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.client.client import Client
-from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
-from coterie.kube.client.kubeconfig import ClusterConnection
-from coterie.kube.client.limits import ResponseLimits
 from coterie.kube.client.transport import TransportError
-from coterie.kube.client.wrappers import FixedHost
 from coterie.kube.control.manager import Runnable, RunOnce
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DomainRoute
 from coterie.kuscia.gateway.callers import PodCallers
@@ -43,17 +40,21 @@ from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, inputs_of
 from coterie.kuscia.gateway.snapshot_source import SnapshotSource
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
+from coterie.node.master_api import api_transport
 from coterie.node.parts.agent_endpoint import AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.gateway import gateway_parts
 from coterie.node.parts.own_domain import prepared
 
+if TYPE_CHECKING:
+    from coterie.kuscia.engine import remote_engines
+else:
+    # Most domains have one machine.
+    remote_engines = lazy_import("coterie.kuscia.engine.remote_engines")
+
 log = logger("node.registering")
 
-API_HOST = "apiserver.master.svc"
 _ROOT_CA = "kube-root-ca.crt"
-_MASTER_LIMITS = ResponseLimits(body=256 << 20, object_bytes=16 << 20)
-"""A master is trusted with what we run, not with our memory."""
 _BACKOFF = Policy(first=0.2, factor=2.0, limit=10.0)
 
 
@@ -64,13 +65,26 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     assert chosen is not None, "config.parse gives every lite node an agent"
     with prepared(settings, clock):
         pass
-    tie = lite_gateway(settings.gateway, paths, domain_identity.load(paths, settings.domain), clock)
+    tie = lite_gateway(settings.gateway, paths, domain_identity.load(paths, settings.domain), clock, chosen.address)
     tls = AgentTls.of_domain(paths, chosen.node_name, chosen.address, clock)
     node.provide("client", tie.client)
     node.provide("informers", tie.informers)
     node.provide("agent_tls", tls)
     node.provide("pod_callers", tie.callers)
-    return [*tie.groups, [authority(tie.client, settings.domain, tls, clock)]]
+    groups: list[list[Runnable]] = [*tie.groups, [authority(tie.client, settings.domain, tls, clock)]]
+    if settings.node_api is not None and settings.gateway.pods is not None:
+        engines = remote_engines.RemoteEngines(
+            tie.client,
+            tie.informers,
+            tie.callers,
+            settings.domain,
+            chosen.node_name,
+            clock,
+            own_only=True,
+            network=node.find("applied_remote_pods", remote_engines.AppliedRemotePods),
+        )
+        groups.append([engines.controller])
+    return groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +98,21 @@ class LiteGateway:
     groups: list[list[Runnable]]
 
 
-def lite_gateway(settings: GatewaySettings, paths: DomainPaths, own: DomainIdentity, clock: Clock) -> LiteGateway:
+def lite_gateway(
+    settings: GatewaySettings, paths: DomainPaths, own: DomainIdentity, clock: Clock, machine: str = ""
+) -> LiteGateway:
+    """`machine`: its address."""
     client = Client(api_transport(GatewayPaths.of(paths)), clock=clock)
     informers = Informers(client)
     link = MasterLink(settings, own, paths, clock=clock)
     watch_tokens(informers, link, own)
-    gateway = gateway_parts(settings, paths, own, client, informers, clock=clock, master=lambda: link.route)
+    gateway = gateway_parts(
+        settings, paths, own, client, informers, clock=clock, master=lambda: link.route, machine=machine
+    )
     envoy, feed = gateway.envoy, gateway.feed
     way = BootstrapRoute(link, envoy, feed, settings, paths)
     later = [[each for each in group if each is not envoy] for group in gateway.groups]
     return LiteGateway(link, client, informers, gateway.callers, [[link], [envoy, way], [informers], *later])
-
-
-def api_transport(places: GatewayPaths) -> FixedHost:
-    """To the control plane's API, by way of our own gateway."""
-    way = HttpTransport(
-        ClusterConnection(server="http://gateway"), socket=Path(places.node_socket.host), limits=_MASTER_LIMITS
-    )
-    return FixedHost(way, API_HOST)
 
 
 def first_resources(link: MasterLink, settings: GatewaySettings, paths: DomainPaths) -> EnvoyResources:

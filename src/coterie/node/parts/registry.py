@@ -1,6 +1,6 @@
 """What each mode runs, and in which order: one table.
 
-    control-plane | join ──> pod-network ──> registration | gateway ──> dns ──> kusciaapi ──> datamesh
+    control-plane | join ──> pod-network ──> registration ──> node-api | gateway ──> dns ──> kusciaapi ──> datamesh
                          ──> overlay ──> policies ──> services ──> agent
 
 `pod-network` makes the network in which later parts listen for pods; `overlay` connects it with other machines. One of
@@ -47,6 +47,13 @@ PARTS = (
         ("lite",),
         after=("pod-network",),
         enabled=lambda settings: settings.join is None,
+    ),
+    Part(
+        "node-api",
+        f"{_HERE}.node_api",
+        ("lite",),
+        after=("registration",),
+        enabled=lambda settings: settings.node_api is not None,
     ),
     Part(
         "gateway",

@@ -29,8 +29,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     if sockets is None or facts is None or chosen is None:
         return []  # pods share the machine's network; the Node says so
     network = settings.network
-    # A lite that registered sees nothing but its own domain's namespace.
-    namespace = settings.domain if settings.gateway.master is not None else ""
+    namespace = settings.only_namespace
     scope = NodeScope(node.informers, chosen.node_name, namespace)
     rules = ServiceRules(sockets.netlink, facts.gateway, network.service_cidr)
     proxy = ServiceProxy(node.informers, scope, rules, namespace=namespace, clock=clock)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from pathlib import Path
 
 import pytest
 from image_kit import entry, oci, tar
+from registry_kit import Content, Registry
 
 from coterie.cli.app import App
 from coterie.cli.main import main
@@ -47,6 +49,27 @@ def test_a_walk_through_all_actions(cli, tmp_path):
     assert (found["entrypoint"], found["cmd"], found["env"]) == (["sh"], ["-c"], ["A=b"])
     assert cli("rm", "engine:1", "app", *at)[0] == 0
     assert cli("ls", "-o", "name", *at)[1].splitlines()[2:] == ["team/app:1"]
+
+
+def test_pull(cli, tmp_path):
+    with Registry(Content()).serving() as registry:
+        registry.content.add([tar([entry("f", b"12345")])], "1")
+        name = f"{registry.host}/team/app:1"
+        code, out, err = cli("pull", name, "--store", "store")
+        assert (code, err) == (0, "") and out.startswith(f"pulled {name} (5B) sha256:")
+        registry.token, registry.credentials = "t", "Basic " + base64.b64encode(b"me:secret").decode()
+        assert cli("pull", name, "--store", "two")[::2] == (
+            1, f"Error: {registry.host} refuses the user name or password for team/app\n"
+        )  # fmt: skip
+        given = ("--username", "me", "--password-stdin")
+        assert cli("pull", name, *given, "--store", "three", stdin=b"secret\n")[0] == 0
+        (tmp_path / ".docker").mkdir()
+        auths = {"auths": {registry.host: {"auth": registry.credentials.removeprefix("Basic ")}}}
+        (tmp_path / ".docker" / "config.json").write_text(json.dumps(auths))
+        assert cli("pull", name, "--store", "four")[0] == 0
+    assert "names no registry" in cli("pull", "nginx", "--store", "store")[2]
+    assert cli("pull", name, "--username", "me", "--store", "store")[0] == 2
+    assert cli("pull", "--store", "store")[0] == 2
 
 
 def test_paths_that_an_image_makes_visible(cli, tmp_path):

@@ -6,36 +6,22 @@ place whole, so an archive that is cut off or forged leaves nothing behind.
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import hashlib
-import io
 import json
 import lzma
-import os
-import platform
 import tarfile
-import tempfile
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from coterie.base.files import private_directory
-from coterie.kube.agent.images.model import ROOTFS, ImageError, StoredImage, normalise
-from coterie.kube.agent.images.store import ImageStore, remove_tree
-from coterie.kube.agent.images.unpack import unpack
+from coterie.kube.agent.images.layers import architecture, hexadecimal, install_layer, layers_of, stored_image
+from coterie.kube.agent.images.model import ImageError, StoredImage, normalise
+from coterie.kube.agent.images.store import ImageStore
 
 _MOST_JSON = 16 << 20
 _CHUNK = 1 << 20
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_OPENERS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
-    (b"\x1f\x8b", gzip.open),
-    (b"BZh", bz2.open),
-    (b"\xfd7zXZ\x00", lzma.open),
-)
-_ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +68,7 @@ def _platform_manifests(
     archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], index: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The manifests for this machine; an index inside an index is one image for several machines."""
-    wanted = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    wanted = architecture()
     found = []
     for entry in index["manifests"]:
         annotations = entry.get("annotations") or {}
@@ -128,107 +114,16 @@ def _docker(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], entry
 def _add(
     store: ImageStore, archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], found: _Found, name: str
 ) -> list[StoredImage]:
-    config = json.loads(found.config)
-    wanted = _ARCHITECTURES.get(platform.machine(), platform.machine())
-    if config.get("architecture", wanted) != wanted:
-        raise ImageError(f"the image is for {config['architecture']}, this machine is {wanted}")
-    digests = tuple(config["rootfs"]["diff_ids"])
-    if len(digests) != len(found.layers):
-        raise ImageError("the image's configuration names other layers than the archive has")
+    digests = layers_of(found.config, len(found.layers))
     names = [name] if name else list(found.names)
     if not names:
         raise ImageError("the image in the archive has no name; give it one with --name")
     normal = [normalise(each) for each in names]
     size = sum(
-        _layer(store, archive, members, path, digest) for path, digest in zip(found.layers, digests, strict=True)
+        install_layer(store, digest, lambda path=path: _open(archive, members, path))  # type: ignore[misc]
+        for path, digest in zip(found.layers, digests, strict=True)
     )
-    settings = config.get("config") or {}
-    identity = f"sha256:{hashlib.sha256(found.config).hexdigest()}"
-    return [
-        store.save(
-            StoredImage(
-                each,
-                identity,
-                ROOTFS,
-                size=size,
-                entrypoint=tuple(settings.get("Entrypoint") or ()),
-                cmd=tuple(settings.get("Cmd") or ()),
-                env=tuple(
-                    (key, value) for key, _, value in (line.partition("=") for line in settings.get("Env") or ())
-                ),
-                workdir=settings.get("WorkingDir") or "",
-                user=settings.get("User") or "",
-                layers=digests,
-            )
-        )
-        for each in normal
-    ]
-
-
-def _layer(
-    store: ImageStore, archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], path: str, digest: str
-) -> int:
-    """Unpack a layer unless it is there; its size."""
-    _hex(digest)
-    place = store.layer(digest)
-    if (place / "size").exists():
-        return int((place / "size").read_text())
-    private_directory(store.layers)
-    aside = Path(tempfile.mkdtemp(prefix=".new-", dir=store.layers))
-    try:
-        (aside / "fs").mkdir(mode=0o755)
-        stream = _Hashing(_uncompressed(_open(archive, members, path)))
-        with tarfile.open(fileobj=stream, mode="r|") as inner:
-            size = unpack(inner, aside / "fs")
-        stream.drain()
-        if stream.digest != digest:
-            raise ImageError(f"layer {digest[:19]} is not what its digest says: the archive is damaged or forged")
-        (aside / "lock").touch()
-        (aside / "size").write_text(str(size))
-        if place.exists():
-            remove_tree(place)  # an earlier attempt that did not come to its end
-        os.replace(aside, place)
-    except BaseException:
-        remove_tree(aside)
-        raise
-    return size
-
-
-class _Hashing(io.RawIOBase):
-    """Hashes what is read through it."""
-
-    def __init__(self, source: IO[bytes]) -> None:
-        super().__init__()
-        self._source = source
-        self._hash = hashlib.sha256()
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._source.read(size)
-        self._hash.update(data)
-        return data
-
-    def drain(self) -> None:
-        while self.read(_CHUNK):
-            pass
-
-    @property
-    def digest(self) -> str:
-        return f"sha256:{self._hash.hexdigest()}"
-
-
-def _uncompressed(file: IO[bytes]) -> IO[bytes]:
-    start = file.read(6)
-    file.seek(0)
-    for magic, opener in _OPENERS:
-        if start.startswith(magic):
-            opened: IO[bytes] = opener(file)
-            return opened
-    if start.startswith(_ZSTD):
-        raise ImageError("the image's layers are packed with zstd, which is not supported; save it with gzip")
-    return file
+    return [store.save(stored_image(each, found.config, size=size)) for each in normal]
 
 
 def _open(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], path: str) -> IO[bytes]:
@@ -247,20 +142,13 @@ def _small(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], path: 
     return data
 
 
-def _hex(digest: str) -> str:
-    algorithm, _, value = digest.partition(":")
-    if algorithm != "sha256" or len(value) != 64 or any(c not in "0123456789abcdef" for c in value):
-        raise ImageError(f'"{digest}" is not a SHA-256 digest')
-    return value
-
-
 def _blob_path(digest: str) -> str:
-    return f"blobs/sha256/{_hex(digest)}"
+    return f"blobs/sha256/{hexadecimal(digest)}"
 
 
 def _blob(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], digest: str) -> bytes:
     data = _small(archive, members, _blob_path(digest))
-    if hashlib.sha256(data).hexdigest() != _hex(digest):
+    if hashlib.sha256(data).hexdigest() != hexadecimal(digest):
         raise ImageError(f"{digest[:19]} is not what its digest says: the archive is damaged or forged")
     return data
 
@@ -270,5 +158,5 @@ def _verify(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], path:
     value = hashlib.sha256()
     while data := file.read(_CHUNK):
         value.update(data)
-    if value.hexdigest() != _hex(digest):
+    if value.hexdigest() != hexadecimal(digest):
         raise ImageError(f"layer {digest[:19]} is not what its digest says: the archive is damaged or forged")

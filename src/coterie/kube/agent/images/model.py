@@ -41,6 +41,8 @@ class StoredImage:
     builtin: bool = False
     visible: tuple[str, ...] = ()
     """Paths of the machine that containers of a host environment see besides the environment itself, read-only."""
+    manifest: str = ""
+    """`sha256:...` of the manifest, by which a registry knows the image; empty for images of another origin."""
 
 
 def normalise(name: str) -> str:

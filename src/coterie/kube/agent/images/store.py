@@ -56,7 +56,7 @@ class ImageStore:
         plain, _, digest = wanted.partition("@")
         for candidate in dict.fromkeys((plain, without_registry(plain))):
             image = self._builtin.get(candidate) or self._read(candidate)
-            if image is not None and (not digest or digest == image.id):
+            if image is not None and (not digest or digest in (image.id, image.manifest)):
                 return image
         return None
 
@@ -282,6 +282,7 @@ def _id_of(image: StoredImage) -> str:
     facts = {"builtin": image.name} if image.builtin else {**asdict(image), "name": "", "id": "", "size": 0}
     if not image.visible:
         facts.pop("visible", None)  # as before images had this
+    facts.pop("manifest", None)
     text = json.dumps(facts, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 

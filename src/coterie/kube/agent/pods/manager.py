@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
+from coterie.kube.agent.images.puller import ImagePuller
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.decide import EVICTED
@@ -56,6 +57,7 @@ class PodManager:
         plugins: tuple[AgentPlugin, ...],
         local_volumes: LocalVolumes,
         allocatable: Callable[[], Mapping[str, str]] = dict,
+        images: ImagePuller | None = None,
     ) -> None:
         self.ready = asyncio.Event()
         self.pressures: frozenset[str] = frozenset()
@@ -91,6 +93,7 @@ class PodManager:
             wake=self._queue.add_after,
             forget=self._forget,
             allocatable=allocatable,
+            images=images,
         )
 
     # What others ask.

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from coterie.kube.agent.images.model import ImageError
+from coterie.kube.agent.images.sources import secret_credentials
 from coterie.kube.agent.plugin import AgentPlugin, PluginProblem
 from coterie.kube.agent.pods import pod_model, security_context
 from coterie.kube.agent.pods.containers import container_spec, remove_old_logs, termination_mount
@@ -39,6 +41,8 @@ from coterie.kube.client.transport import TransportError
 START_ERRORS = frozenset(("StartError", "ContainerCannotRun", "RunContainerError"))
 """Reasons of a runtime that mean: the container was made and could not be run. That counts as a run that failed."""
 _NOT_PLAIN = frozenset(("ErrImageNeverPull", "InvalidImageName"))
+BACK_OFF = {"ErrImagePull": "ImagePullBackOff"}
+"""What a reason is called from the second failure on."""
 
 
 class OperationFailed(Exception):
@@ -182,6 +186,7 @@ async def start(
         raise OperationFailed("CreateContainerConfigError", str(problem), final=final) from problem
     except (OSError, ApiError, TransportError) as error:
         raise OperationFailed("CreateContainerConfigError", str(error)) from error
+    await _pull(tools, pod, container)
     try:
         logs.joinpath(container["name"]).mkdir(parents=True, exist_ok=True)
         remove_old_logs(logs / container["name"], attempt, tools.settings.pods.kept_logs)
@@ -190,6 +195,25 @@ async def start(
         raise OperationFailed(problem.reason or "CreateContainerError", problem.message) from problem
     except OSError as error:
         raise OperationFailed("CreateContainerError", str(error)) from error
+
+
+async def _pull(tools: WorkerContext, pod: Object, container: Object) -> None:
+    """The image, if the container's policy asks for it and the node may bring it."""
+    image = container.get("image") or ""
+    if tools.images is None or not tools.images.needed(image, container.get("imagePullPolicy") or ""):
+        return
+    lookup = tools.objects.lookup(pod_model.key_of(pod).namespace)
+    names = [secret.get("name") or "" for secret in pod["spec"].get("imagePullSecrets") or ()]
+    secrets = [found for name in names if (found := lookup("Secret", name)) is not None]
+    tools.record_event(pod, "Normal", "Pulling", f'Pulling image "{image}"', container["name"])
+    try:
+        outcome = await tools.images.pull(image, secret_credentials(secrets))
+    except ImageError as problem:
+        raise OperationFailed("ErrImagePull", f'Failed to pull image "{image}": {problem}') from problem
+    except OSError as error:
+        raise OperationFailed("ErrImagePull", f'Failed to pull image "{image}": {error}') from error
+    what = f'Successfully pulled image "{image}" in {outcome.seconds:.3g}s. Image size: {outcome.image.size} bytes.'
+    tools.record_event(pod, "Normal", "Pulled", what, container["name"])
 
 
 async def run_hook(tools: WorkerContext, pod: Object, container: Object, name: str, limit: float) -> str:
@@ -231,6 +255,10 @@ async def remove_from_api(tools: WorkerContext, pod: Object) -> None:
 
 def start_failure_events(reason: str, message: str) -> list[tuple[str, str]]:
     """(reason, message) of the events that tell people why a container does not start."""
+    if reason in BACK_OFF:
+        return [("Failed", message), ("Failed", f"Error: {reason}")]
+    if reason == "ImagePullBackOff":
+        return [("BackOff", message), ("Failed", f"Error: {reason}")]
     if reason in _NOT_PLAIN:
         return [(reason, message), ("Failed", f"Error: {reason}")]
     return [("Failed", f"Error: {reason}: {message}")]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from coterie.kube.agent.pods import pod_model
+from coterie.kube.api.labels import COTERIE_RUNTIME_HANDLER, RUNP_HANDLER
 from coterie.kube.api.meta import Object
 
 SYSCTL_FORBIDDEN = "SysctlForbidden"
@@ -40,8 +41,11 @@ def refused_pod(pod: Object) -> tuple[str, str] | None:
     for field in ("hostPID", "hostIPC", "shareProcessNamespace"):
         if spec.get(field):
             return "NotAdmitted", f"{field} is not supported: each container has process and IPC namespaces of its own"
-    if spec.get("runtimeClassName"):
-        return "NotAdmitted", "runtimeClassName is not supported: there is one runtime"
+    if name := spec.get("runtimeClassName"):
+        handler = (pod["metadata"].get("annotations") or {}).get(COTERIE_RUNTIME_HANDLER) or ""
+        if handler != RUNP_HANDLER:
+            why = f'the handler "{handler}" of RuntimeClass "{name}" is not supported by this node: it has "{RUNP_HANDLER}"'
+            return "NotAdmitted", f"runtimeClassName: {why}"
     forbidden = [
         name for name in sysctls_of(pod) if name.replace("/", ".") not in SYSCTLS or bool(spec.get("hostNetwork"))
     ]

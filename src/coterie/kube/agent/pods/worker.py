@@ -399,6 +399,9 @@ class PodWorker:
         else:
             before = known.problem
             count = before.count + 1 if before is not None else 1
+            if count > 1 and failure.reason in operations.BACK_OFF:
+                again = f"Back-off pulling image: {failure.message}"
+                failure = operations.OperationFailed(operations.BACK_OFF[failure.reason], again)
             pause = min(self._rules.backoff_limit, self._rules.start_retry_first * 2.0 ** min(count - 1, 16))
             since = before.since if before is not None else now
             known = replace(

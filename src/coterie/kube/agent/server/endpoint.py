@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Awaitable
 from typing import Any, Final
@@ -16,7 +17,7 @@ from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response, Sink
 from coterie.http.upgraded_connection import UpgradedConnection
 from coterie.http.websocket import WebSocket, accept_key
-from coterie.kube.agent.runtimes.protocol import ContainerState, PodRuntime, PodState
+from coterie.kube.agent.runtimes.protocol import ContainerState, PodRuntime, PodState, RuntimeFailure
 from coterie.kube.agent.server import forward, forward_channels, logs, remote
 from coterie.kube.agent.server.channels import (
     SPDY_PROTOCOLS,
@@ -37,6 +38,7 @@ _ADMINS: Final = "system:masters"
 _FORWARD: Final = "portforward.k8s.io"
 _FORWARD_TUNNEL: Final = "SPDY/3.1+portforward.k8s.io"
 _PATH: Final = re.compile(r"[!-~]+")
+_DIAL_SECONDS: Final = 10.0
 _TRUE: Final = frozenset(("1", "t", "true"))
 
 
@@ -70,6 +72,8 @@ class AgentEndpoint:
                 return self._attach(request, namespace, pod, container)
             case ["portForward", namespace, pod] if request.method in ("GET", "POST"):
                 return self._forward(request, namespace, pod)
+            case ["podConnect", namespace, pod] if request.method == "GET":
+                return self._connect(request, namespace, pod)
             case ["podMetrics", namespace, pod] if request.method == "GET":
                 return self._pod_metrics(request, namespace, pod)
             case ["stats", "summary"] if request.method == "GET":
@@ -213,6 +217,30 @@ class AgentEndpoint:
             await forward.serve(spdy_over(pipe), dial)
 
         return _switch_spdy(protocol, UpgradedConnection(self._owner, title, over_spdy))
+
+    async def _connect(self, request: Request, namespace: str, name: str) -> Response:
+        """The bytes of one connection to a port of a pod, for the API server's proxy."""
+        try:
+            pod = self._pod(namespace, name)
+            (port,) = _ports(request)[:1]
+            if request.headers.get("upgrade", "").lower() != "tcp":
+                raise errors.BadRequest("the connection must be upgraded to tcp")
+            reader, writer = await asyncio.wait_for(self._runtime.dial(pod.uid, port), _DIAL_SECONDS)
+        except errors.ApiError as problem:
+            return status_response(problem)
+        except (OSError, RuntimeFailure, TimeoutError) as problem:
+            words = (
+                os.strerror(problem.errno).lower() if isinstance(problem, OSError) and problem.errno else str(problem)
+            )
+            return status_response(errors.ServiceUnavailable(f"dial tcp port {port} of the pod: {words or 'timeout'}"))
+
+        async def serve(pipe: UpgradedConnection) -> None:
+            await forward.copy_both(pipe, reader, writer)
+
+        headers = [("Upgrade", "tcp"), ("Connection", "Upgrade")]
+        return Response(
+            101, headers=headers, upgrade=UpgradedConnection(self._owner, f"connection {namespace}/{name}", serve)
+        )
 
     @staticmethod
     def _forward_protocol(request: Request) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from coterie.http.spdy import SpdySession, SpdyStream
+from coterie.http.upgraded_connection import UpgradedConnection
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 
 Dial = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
@@ -51,6 +52,26 @@ async def _connection(data: SpdyStream, error: SpdyStream, dial: Dial) -> None:
         data.close()
         error.close()
         _forget(data, error)
+
+
+async def copy_both(pipe: UpgradedConnection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until both sides have said all, or one of them is gone."""
+
+    async def to_pod() -> None:
+        while received := await pipe.read():
+            writer.write(received)
+            await writer.drain()
+        writer.close()
+
+    sending = asyncio.ensure_future(to_pod())
+    try:
+        while received := await reader.read(_CHUNK):
+            pipe.write(received)
+            await pipe.drain()
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        writer.close()
 
 
 async def _to_pod(data: SpdyStream, writer: asyncio.StreamWriter) -> None:

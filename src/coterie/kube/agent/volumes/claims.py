@@ -15,8 +15,22 @@ CLAIM, VOLUME = "PersistentVolumeClaim", "PersistentVolume"
 
 
 def claim_names(pod: Object) -> list[str]:
-    sources = [volume.get("persistentVolumeClaim") for volume in (pod.get("spec") or {}).get("volumes") or ()]
-    return [source.get("claimName") or "" for source in sources if source]
+    """The claims that a pod mounts, those of its ephemeral volumes included."""
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    named = [source.get("claimName") or "" for volume in volumes if (source := volume.get("persistentVolumeClaim"))]
+    return [*named, *(ephemeral_claim_name(pod, volume) for volume in volumes if volume.get("ephemeral"))]
+
+
+def ephemeral_claim_name(pod: Object, volume: Object) -> str:
+    return f"{pod['metadata']['name']}-{volume['name']}"
+
+
+def check_owner(pod: Object, name: str, lookup: Lookup) -> None:
+    """The claim of an ephemeral volume must be the pod's own; one that somebody else made is not mounted."""
+    claim = lookup(CLAIM, name)
+    owners = (claim or {}).get("metadata", {}).get("ownerReferences") or ()
+    if claim is not None and not any(each.get("uid") == pod["metadata"].get("uid") for each in owners):
+        raise ConfigProblem(f'persistentvolumeclaim "{name}" was not created for this pod (pod is not owner)')
 
 
 def volume_names(pod: Object, lookup: Lookup) -> set[str]:

@@ -112,9 +112,9 @@ def _mode_of(item: Object, default: int) -> int:
 
 
 def references(pod: Object) -> set[tuple[str, str]]:
-    """(kind, name) of all ConfigMaps and Secrets that the pod's volumes and variables name."""
+    """(kind, name) of all ConfigMaps and Secrets that the pod's volumes, variables and images name."""
     spec = pod.get("spec") or {}
-    found: set[tuple[str, str]] = set()
+    found = {("Secret", secret.get("name") or "") for secret in spec.get("imagePullSecrets") or ()}
     for volume in spec.get("volumes") or ():
         found |= _of_source(volume)
         for part in (volume.get("projected") or {}).get("sources") or ():

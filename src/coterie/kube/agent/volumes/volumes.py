@@ -85,9 +85,13 @@ class PodVolumes:
                 raise ConfigProblem(f"volume {name}: {error}") from error
         elif "hostPath" in volume:
             path = directories.host_path(volume["hostPath"] or {}, self._rules.host_paths, self._rules.withheld)
-        elif "persistentVolumeClaim" in volume:
-            source = volume["persistentVolumeClaim"] or {}
-            found = claims.bound_volume(source.get("claimName") or "", given.lookup)
+        elif "persistentVolumeClaim" in volume or "ephemeral" in volume:
+            source = volume.get("persistentVolumeClaim") or {}
+            claim = source.get("claimName") or ""
+            if "ephemeral" in volume:
+                claim = claims.ephemeral_claim_name(given.pod, volume)
+                claims.check_owner(given.pod, claim, given.lookup)
+            found = claims.bound_volume(claim, given.lookup)
             path = claims.directory_of(found, self._local, self._rules.host_paths, self._rules.withheld, group)
             if source.get("readOnly"):
                 self._read_only.add(name)

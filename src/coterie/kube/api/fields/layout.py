@@ -213,7 +213,7 @@ MAIN, STATUS, WHOLE = "main", "status", "whole"
 
 
 def scope_of(subresource: str, has_status: bool) -> str:
-    if subresource == "status":
+    if subresource in ("status", "approval"):
         return STATUS
     return MAIN if has_status else WHOLE
 

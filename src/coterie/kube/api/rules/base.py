@@ -49,6 +49,9 @@ class KindRules:
     prepare_update: Callable[[Obj, Obj], None] = no_change_from
     prepare_status_update: Callable[[Obj, Obj], None] = no_change_from
     validate_status_update: Callable[[Obj, Obj], Errors] = no_faults_between
+    prepare_approval_update: Callable[[Obj, Obj], None] = no_change_from
+    """Writes to `/approval`, which CertificateSigningRequests have."""
+    validate_approval_update: Callable[[Obj, Obj], Errors] = no_faults_between
     has_status: bool = False
     has_generation: bool = False
 

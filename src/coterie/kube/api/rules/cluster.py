@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coterie.kube.api import labels as well_known
-from coterie.kube.api.errors import forbidden_field, invalid, not_supported, required
+from coterie.kube.api.errors import forbidden_field, invalid, not_supported
 from coterie.kube.api.names import finalizer_faults
 from coterie.kube.api.rules.base import Errors, KindRules, Obj, make_rules, section, setdefaults
 from coterie.kube.api.rules.common import (
@@ -200,10 +200,6 @@ def _check_priority_change(new: Obj, old: Obj) -> Errors:
     return errors
 
 
-def _require_spec(obj: Obj) -> Errors:
-    return [] if obj.get("spec") else [required("spec")]
-
-
 RULES: dict[tuple[str, str], KindRules] = {
     ("", "Namespace"): make_rules(
         default=_default_namespace,
@@ -222,5 +218,4 @@ RULES: dict[tuple[str, str], KindRules] = {
         changed=_check_priority_change,
         generation=("value",),
     ),
-    ("apiregistration.k8s.io", "APIService"): make_rules(validate=_require_spec, status=True),
 }

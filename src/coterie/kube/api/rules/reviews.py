@@ -76,6 +76,7 @@ def _validate_eviction(obj: Obj) -> Errors:
 
 
 RULES: dict[tuple[str, str], KindRules] = {
+    ("", "ComponentStatus"): KindRules(),
     (_AUTHN, "SelfSubjectReview"): KindRules(),
     (_AUTHN, "TokenReview"): KindRules(validate_create=_validate_token_review),
     (_AUTHN, "TokenRequest"): KindRules(default=_default_token_request, validate_create=_validate_token_request),

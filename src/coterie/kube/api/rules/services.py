@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coterie.kube.api.errors import duplicate, forbidden_field, invalid, not_supported, required
+from coterie.kube.api.errors import (
+    FieldError,
+    duplicate,
+    forbidden_field,
+    invalid,
+    not_supported,
+    required,
+    show_value,
+)
 from coterie.kube.api.names import PORT_RANGE, dns_label_faults, dns_subdomain_faults, validate_labels
 from coterie.kube.api.rules.base import Errors, KindRules, Obj, make_rules, section, setdefaults
 from coterie.kube.api.rules.common import check_port_or_name, one_of, optional_one_of, valid_cidr, valid_ip
@@ -222,6 +230,8 @@ def _keep_allocated(new: Obj, old: Obj) -> None:
     has, unless the client changed that too."""
     spec, before = section(new, "spec"), old.get("spec") or {}
     _drop_unneeded(spec, before)
+    if spec.get("type") != "LoadBalancer" and (new.get("status") or {}).get("loadBalancer"):
+        new["status"] = {**new["status"], "loadBalancer": {}}
     address, listed = spec.get("clusterIP"), spec.get("clusterIPs")
     if address and listed and address != before.get("clusterIP") and listed == before.get("clusterIPs"):
         spec["clusterIPs"] = [address, *listed[1:]]  # a client that knows one of the two fields only
@@ -281,14 +291,19 @@ def _check_change(new: Obj, old: Obj) -> Errors:
     errors: Errors = []
     had, has = before.get("clusterIPs") or [], spec.get("clusterIPs") or []
     if had and not has:
-        errors.append(invalid("spec.clusterIPs[0]", has, "primary clusterIP can not be unset"))
+        errors.append(_invalid_list("spec.clusterIPs[0]", has, "primary clusterIP can not be unset"))
     elif had and has[0] != had[0]:
-        errors.append(invalid("spec.clusterIPs[0]", has, "may not change once set"))
+        errors.append(_invalid_list("spec.clusterIPs[0]", has, "may not change once set"))
     families, kept = spec.get("ipFamilies") or [], before.get("ipFamilies") or []
     if kept and families and families[0] != kept[0]:
-        errors.append(invalid("spec.ipFamilies[0]", families, "may not change once set"))
+        errors.append(_invalid_list("spec.ipFamilies[0]", families, "may not change once set"))
     asked = (spec.get("ipFamilyPolicy"), families)
     return errors + (_check_families(spec) if asked != (before.get("ipFamilyPolicy"), kept) else [])
+
+
+def _invalid_list(path: str, values: list[str], why: str) -> FieldError:
+    shown = ",".join(show_value(each) for each in values)
+    return FieldError(path, "FieldValueInvalid", f"Invalid value: [{shown}]: {why}")
 
 
 def _no_load_balancer(obj: Obj) -> Obj:

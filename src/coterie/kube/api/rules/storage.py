@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.kube.api.errors import forbidden_field, invalid, required
+from coterie.kube.api.errors import forbidden_field, invalid, required, too_long
 from coterie.kube.api.names import IMMUTABLE, dns_subdomain_faults, qualified_name_faults
 from coterie.kube.api.rules.base import Errors, KindRules, Obj, make_rules, section, setdefaults
 from coterie.kube.api.rules.common import canonicalize, one_of, optional_named, optional_one_of, parse_quantity
@@ -13,6 +13,7 @@ from coterie.kube.api.rules.scheduling import check_node_selector
 from coterie.kube.api.rules.volumes import check_access_modes, check_claim_spec
 
 _RECLAIM = ("Delete", "Recycle", "Retain")
+_MOST_PARAMETERS, _PARAMETERS_SIZE = 512, 256 * 1024
 _NOT_SOURCES = frozenset(
     {
         "accessModes",
@@ -61,18 +62,41 @@ def _validate_volume(obj: Obj) -> Errors:
         if parsed is None or parsed.nanos <= 0:
             errors.append(invalid(f"spec.capacity[{name}]", value, "must be greater than zero"))
     errors += optional_one_of(spec.get("persistentVolumeReclaimPolicy"), _RECLAIM, "spec.persistentVolumeReclaimPolicy")
-    sources = _sources(spec)
-    if not sources:
-        errors.append(required("spec", "must specify a volume type"))
-    errors += [forbidden_field(f"spec.{key}", "may not specify more than 1 volume type") for key in sources[1:]]
-    if (local := spec.get("hostPath")) is not None and not local.get("path"):
-        errors.append(required("spec.hostPath.path"))
-    if spec.get("local") is not None and not (spec.get("nodeAffinity") or {}).get("required"):
-        errors.append(required("spec.nodeAffinity", "Local volume requires node affinity"))
+    errors += _check_sources(spec, "spec")
     if hard := (spec.get("nodeAffinity") or {}).get("required"):
         errors += check_node_selector(hard, "spec.nodeAffinity.required")
     errors += optional_named(spec.get("storageClassName"), "spec.storageClassName", dns_subdomain_faults)
     return errors + optional_one_of(spec.get("volumeMode"), ("Block", "Filesystem"), "spec.volumeMode")
+
+
+def _check_sources(spec: Obj, path: str) -> Errors:
+    sources = _sources(spec)
+    errors: Errors = [] if sources else [required(path, "must specify a volume type")]
+    errors += [forbidden_field(f"{path}.{key}", "may not specify more than 1 volume type") for key in sources[1:]]
+    if (local := spec.get("hostPath")) is not None and not local.get("path"):
+        errors.append(required(f"{path}.hostPath.path"))
+    if spec.get("local") is not None and not (spec.get("nodeAffinity") or {}).get("required"):
+        errors.append(required(f"{path}.nodeAffinity", "Local volume requires node affinity"))
+    return errors
+
+
+def check_inline_volume_spec(spec: Obj, path: str) -> Errors:
+    """Of a volume that has no object of its own: only what says where the data lies."""
+    context = "in the context of inline volumes"
+    errors = [
+        forbidden_field(f"{path}.{key}", f"may not be specified {context}")
+        for key in ("claimRef", "capacity", "storageClassName")
+        if spec.get(key)
+    ]
+    if spec.get("csi") is None:
+        errors.append(required(f"{path}.csi", f"has to be specified {context}"))
+    if spec.get("persistentVolumeReclaimPolicy") not in (None, "", "Retain"):
+        errors.append(forbidden_field(f"{path}.persistentVolumeReclaimPolicy", f"may only be Retain {context}"))
+    if spec.get("volumeMode") not in (None, "Filesystem"):
+        why = f"may not specify volumeMode other than Filesystem {context}"
+        errors.append(forbidden_field(f"{path}.volumeMode", why))
+    errors += check_access_modes(spec.get("accessModes") or [], f"{path}.accessModes")
+    return errors + _check_sources(spec, path)
 
 
 def _check_volume_change(new: Obj, old: Obj) -> Errors:
@@ -135,21 +159,26 @@ def _default_class(obj: Obj) -> None:
     setdefaults(obj, reclaimPolicy="Delete", volumeBindingMode="Immediate")
 
 
+def check_provisioner(name: str, path: str) -> Errors:
+    if not name:
+        return [required(path)]
+    return [invalid(path, name, fault) for fault in qualified_name_faults(name.lower())]
+
+
+def check_parameters(parameters: Obj, path: str) -> Errors:
+    if len(parameters) > _MOST_PARAMETERS:
+        return [too_long(path, _MOST_PARAMETERS)]
+    errors: Errors = [invalid(path, "", "field can not be empty.")] if "" in parameters else []
+    if sum(len(key) + len(value or "") for key, value in parameters.items()) > _PARAMETERS_SIZE:
+        errors.append(too_long(path, _PARAMETERS_SIZE))
+    return errors
+
+
 def _validate_class(obj: Obj) -> Errors:
-    provisioner = obj.get("provisioner") or ""
-    errors: Errors = []
-    if not provisioner:
-        errors.append(required("provisioner"))
-    else:
-        errors += [invalid("provisioner", provisioner, fault) for fault in qualified_name_faults(provisioner.lower())]
+    errors = check_provisioner(obj.get("provisioner") or "", "provisioner")
     errors += optional_one_of(obj.get("reclaimPolicy"), ("Delete", "Retain"), "reclaimPolicy")
     errors += one_of(obj.get("volumeBindingMode"), ("Immediate", "WaitForFirstConsumer"), "volumeBindingMode")
-    parameters = obj.get("parameters") or {}
-    if len(parameters) > 512:
-        errors.append(invalid("parameters", parameters, "must have at most 512 items"))
-    if "" in parameters:
-        errors.append(invalid("parameters", "", "field can not be empty."))
-    return errors
+    return errors + check_parameters(obj.get("parameters") or {}, "parameters")
 
 
 def _check_class_change(new: Obj, old: Obj) -> Errors:

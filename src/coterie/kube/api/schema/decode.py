@@ -35,6 +35,29 @@ _ZERO: Final[dict[str, Callable[[], Any]]] = {
 }
 _JSON_NAME: Final = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
 TOO_DEEP: Final = "json: exceeded max depth"
+_GO_KIND: Final = {str: "string", bool: "bool", int: "int64", float: "float64", list: "slice", dict: "map"}
+
+
+class TypeFault(str):
+    """What is wrong, in the words of Go's JSON decoder; `conversion` says it as Kubernetes does after a strategic merge."""
+
+    __slots__ = ("conversion",)
+
+    def __new__(cls, text: str, conversion: str = "") -> TypeFault:
+        made = super().__new__(cls, text)
+        made.conversion = conversion or text
+        return made
+
+
+def _conversion(value: Any, go_name: str, is_map: bool) -> str:
+    given = _GO_KIND.get(type(value), "invalid")
+    if go_name == "object":
+        return f"cannot restore map from {given}" if is_map else f"cannot restore struct from: {given}"
+    if go_name == "array":
+        return f"cannot restore slice from {given}"
+    if (given, go_name) == ("int64", "string") or (given == "float64" and go_name.startswith("int")):
+        return f"cannot convert {given} to {go_name}"
+    return f"unrecognized type: {go_name}" if go_name.islower() else ""
 
 
 def decode_check(obj: dict[str, Any], schema: Schema) -> tuple[list[str], list[str]]:
@@ -195,7 +218,7 @@ class _Repair:
         kind = schema.type
         if kind == "object":
             if type(value) is not dict:
-                return self._wrong(value, path, "object")
+                return self._wrong(value, path, "object", is_map=schema.additional is not None)
             return self._map(value, schema.additional, path) if schema.additional else self._object(value, schema, path)
         if kind == "array":
             return self._array(value, schema, path)
@@ -230,7 +253,9 @@ class _Repair:
     def _map(self, value: dict[str, Any], node: Schema, path: str) -> dict[str, Any]:
         for key, item in value.items():
             # Go keeps the entry with the zero value of its type.
-            value[key] = _zero(node) if item is None else self.value(item, node, f"{path}.{key}")
+            # Go does not tell the key of a map, except on the way to a field of a struct.
+            inner = path if _plain_type(node) is not None else f"{path}.{key}"
+            value[key] = _zero(node) if item is None else self.value(item, node, inner)
         return value
 
     def _array(self, value: Any, schema: Schema, path: str) -> Any:
@@ -274,13 +299,14 @@ class _Repair:
             self.errors.append(f'{fault} (field "{path}")')
             return value
 
-    def _wrong(self, value: Any, path: str, go_name: str) -> Any:
+    def _wrong(self, value: Any, path: str, go_name: str, *, is_map: bool = False) -> Any:
         given = _JSON_NAME.get(type(value), "null")
         if given == "number":
             # The number is told only where a number was wanted: out of range, or a fraction.
             given = f"number {value}" if go_name.startswith("int") else given
         where = f"{self.kind}.{path}" if path else self.kind
-        self.errors.append(f"json: cannot unmarshal {given} into Go struct field {where} of type {go_name}")
+        text = f"json: cannot unmarshal {given} into Go struct field {where} of type {go_name}"
+        self.errors.append(TypeFault(text, _conversion(value, go_name, is_map)))
         return value
 
 

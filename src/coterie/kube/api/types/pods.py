@@ -64,10 +64,15 @@ class ClaimVolumeSource(Model, frozen=True, kw_only=True):
     read_only: bool = False
 
 
+class EphemeralVolumeSource(Model, frozen=True, kw_only=True):
+    volume_claim_template: dict[str, Any] | None = None
+
+
 class PodVolume(Model, frozen=True, kw_only=True):
     """Only what ties a pod to other objects than its own."""
 
     name: str = ""
+    ephemeral: EphemeralVolumeSource | None = None
     persistent_volume_claim: ClaimVolumeSource | None = None
 
 
@@ -94,11 +99,6 @@ class PodSpec(Model, frozen=True, kw_only=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] | None = None
     volumes: tuple[PodVolume, ...] | None = None
-
-    @property
-    def claim_names(self) -> tuple[str, ...]:
-        """The PersistentVolumeClaims that the pod mounts."""
-        return tuple(v.persistent_volume_claim.claim_name for v in self.volumes or () if v.persistent_volume_claim)
 
 
 class ContainerStatus(Model, frozen=True, kw_only=True):
@@ -140,6 +140,19 @@ class Pod(ApiObject, frozen=True, kw_only=True):
     def ended(self) -> bool:
         """Its containers will never run again."""
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def claim_names(self) -> tuple[str, ...]:
+        """The PersistentVolumeClaims that the pod mounts, those of its ephemeral volumes included."""
+        if not self.spec.volumes:
+            return ()
+        named = [v.persistent_volume_claim.claim_name for v in self.spec.volumes if v.persistent_volume_claim]
+        made = [self.ephemeral_claim_name(v.name) for v in self.spec.volumes if v.ephemeral]
+        return (*named, *made)
+
+    def ephemeral_claim_name(self, volume: str) -> str:
+        """The claim that is made for an ephemeral volume of the pod."""
+        return f"{self.metadata.name}-{volume}"
 
 
 PODS = Kind(builtin("pods"), Pod)

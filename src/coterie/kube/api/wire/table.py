@@ -98,6 +98,15 @@ def _compile(number: int, name: str, kind: str, shape: str, keep: bool, exact: b
     return fields
 
 
+def field_rows(of: Message) -> list[tuple[int, Field]]:
+    """The fields of a message with their numbers, for the encoder: one row each, whatever wire types a reader takes."""
+    rows: list[tuple[int, Field]] = []
+    for number, name, kind, shape, keep in _rows(of.name):
+        compiled = _compile(int(number), name, kind, shape, keep == "1", False)
+        rows.append((int(number), next(iter(compiled.values()))))
+    return rows
+
+
 @cache
 def _map_entry(value: str) -> Message:
     entry = Message(f"entry of {value}")
@@ -133,7 +142,11 @@ _PLAIN_GROUPS = {"": "core", "flowcontrol.apiserver.k8s.io": "flowcontrol", "rba
 }
 
 
-@lru_cache(maxsize=256)  # the strings come from strangers
+_META_KINDS = frozenset(("APIGroup", "APIGroupList", "APIResourceList", "APIVersions", "Status"))
+_PARTIAL_KINDS = frozenset(("PartialObjectMetadata", "PartialObjectMetadataList"))
+
+
+@lru_cache(maxsize=512)  # the strings come from strangers
 def message_of_kind(api_version: str, kind: str) -> Message | None:
     """The message of a kind, or None. Options travel under the group-version of the resource they are sent to."""
     group, _, version = api_version.rpartition("/")
@@ -143,7 +156,9 @@ def message_of_kind(api_version: str, kind: str) -> Message | None:
         if rest != "k8s.io":
             prefix = ""
     names = [f"{prefix}.{version}.{kind}"]
-    if kind.endswith("Options"):
+    if kind.endswith("Options") or (kind in _META_KINDS and api_version == "v1"):
+        names.append(f"meta.v1.{kind}")
+    if version == "v1beta1" and kind in _PARTIAL_KINDS:
         names.append(f"meta.v1.{kind}")
     for name in names:
         if name not in FINISH and f"\n{name}\t" in _text():

@@ -16,7 +16,7 @@ from coterie.kube.api import errors
 from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.api.version_skew import skew_problem
 from coterie.kube.apiserver.admission.chain import AdmissionRequest
-from coterie.kube.apiserver.auth.nodes import NodeAuthorizer, node_of
+from coterie.kube.apiserver.auth.nodes import NodeAuthorizer, node_of, owner_limit
 from coterie.kube.apiserver.auth.rules import Attributes
 
 Object = dict[str, Any]
@@ -43,9 +43,15 @@ class NodeRestriction:
         asked = Attributes(
             attempt.verb, resource.group, resource.plural, attempt.subresource, attempt.namespace, "", attempt.name
         )
-        if self._authorizer.plainly(user, asked):
+        limit = owner_limit(user)
+        if not limit and self._authorizer.plainly(user, asked):
             return
-        why = self._of_node(node, attempt) if node else self._of_owner(owner, attempt)
+        if node:
+            why = self._of_node(node, attempt)
+            if not why and limit and resource.plural == "nodes":
+                why = self._of_owner(limit, attempt)
+        else:
+            why = self._of_owner(owner, attempt)
         if why:
             raise errors.Forbidden(
                 f'{resource.group_resource} "{attempt.name}" is forbidden: {why}',
@@ -123,7 +129,7 @@ def check_token_request(authorizer: NodeAuthorizer, user: UserInfo, namespace: s
     """A node gets tokens for pods that it runs, bound to them, so that they end with the pod. Raises Forbidden."""
     node = node_of(user)
     asked = Attributes("create", "", "serviceaccounts", "token", namespace, "", account)
-    if not node or authorizer.plainly(user, asked):
+    if not node or (not owner_limit(user) and authorizer.plainly(user, asked)):
         return
     bound = (body.get("spec") or {}).get("boundObjectRef") or {}
     pod = authorizer.pod_of(node, namespace, bound.get("name") or "") if bound.get("kind") == "Pod" else None

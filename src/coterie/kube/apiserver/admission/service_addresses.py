@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ _MOST_FOR_REQUESTS, _LEAST_FOR_REQUESTS, _SHARE_FOR_REQUESTS = 256, 16, 16
 """As in Kubernetes, the lower part of the range (a 16th of it, 16 to 256 addresses) is given out last, so that the addresses
 which people ask for by number are free."""
 _PORTS_FOR_REQUESTS = 86
+MANAGED_BY, IP_ADDRESS_MANAGER = "ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io"
+"""Label of the IPAddress objects that follow Services."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,16 @@ class _Full(Exception):
 class ServiceAddresses:
     """An admission step. `services` is the collection of Services."""
 
-    def __init__(self, services: Collection, cidr: str, chooser: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        services: Collection,
+        cidr: str,
+        chooser: random.Random | None = None,
+        addresses: Collection | None = None,
+    ) -> None:
         self._services = services
+        self._addresses = addresses
+        """IPAddress objects: those that others made keep an address from being given out."""
         self._network = ipaddress.IPv4Network(cidr)
         size = self._network.num_addresses
         first, last = int(self._network.network_address) + 1, int(self._network.broadcast_address) - 1
@@ -104,6 +114,18 @@ class ServiceAddresses:
         if spec.get("type") != "ExternalName":
             self._give_address(attempt, spec, reservation)
         self._give_ports(attempt, spec, reservation)
+
+    @property
+    def network(self) -> ipaddress.IPv4Network:
+        return self._network
+
+    def owners(self) -> Mapping[int, Owner]:
+        """Which Service has which address of the range."""
+        self._follow()
+        return {number: owner for number, owner in self._address_owners.items() if self._in_range(number)}
+
+    def _in_range(self, number: int) -> bool:
+        return number in self._dynamic or number in self._static
 
     # -- what is taken ------------------------------------------------------------------------------------------
 
@@ -140,9 +162,18 @@ class ServiceAddresses:
                 self._port_owners.setdefault(number, owner)
 
     def _address_free(self, number: int, reservation: _Reservation) -> bool:
-        return self._address_owners.get(number, reservation.owner) == reservation.owner and not any(
-            number in other.addresses for other in self._reserved if other.owner != reservation.owner
+        return (
+            self._address_owners.get(number, reservation.owner) == reservation.owner
+            and not any(number in other.addresses for other in self._reserved if other.owner != reservation.owner)
+            and not self._kept_by_others(number)
         )
+
+    def _kept_by_others(self, number: int) -> bool:
+        """Our own IPAddress objects follow the Services and say nothing new; may be one is about to be deleted."""
+        entry = self._addresses.get("", str(ipaddress.IPv4Address(number))) if self._addresses else None
+        if entry is None:
+            return False
+        return (entry.load()["metadata"].get("labels") or {}).get(MANAGED_BY) != IP_ADDRESS_MANAGER
 
     def _port_free(self, number: int, reservation: _Reservation) -> bool:
         """For node ports protocols do not matter: Kubernetes gives each number to one Service."""
@@ -160,8 +191,9 @@ class ServiceAddresses:
             text = str(ipaddress.IPv4Address(number))
             spec["clusterIP"], spec["clusterIPs"] = text, [text]
             return
-        if given == ["None"]:
-            return
+        had = ((attempt.old or {}).get("spec") or {}).get("clusterIPs") or ()
+        if given == ["None"] or (had and given[0] != had[0]):
+            return  # an address may not change once set: the rules of Services say so
         before = holdings_of(attempt.old).addresses if attempt.old else frozenset()
         for text in given:
             number_or_none = _number(text)
@@ -174,7 +206,7 @@ class ServiceAddresses:
     def _check_address(
         self, attempt: AdmissionRequest, given: list[str], text: str, number: int, reservation: _Reservation
     ) -> None:
-        if number not in self._dynamic and number not in self._static:
+        if not self._in_range(number):
             why = f"the provided IP ({text}) is not in the valid range. The range of valid IPs is {self._network}"
         elif not self._address_free(number, reservation):
             why = "provided IP is already allocated"

@@ -1,10 +1,11 @@
-"""Admission steps over the current state: namespaces, service accounts, priorities, limit ranges."""
+"""Admission steps over the current state: namespaces, service accounts, tolerations, priorities, limit ranges."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from coterie.kube.api import errors
+from coterie.kube.api.labels import TAINT_NOT_READY, TAINT_UNREACHABLE
 from coterie.kube.api.quantity import Quantity
 from coterie.kube.api.quantity import parse as parse_quantity
 from coterie.kube.apiserver.admission.chain import AdmissionRequest
@@ -82,6 +83,30 @@ class ServiceAccounts:
                 f"error looking up service account {attempt.namespace}/{name}: serviceaccount {name!r} not found",
             )
         spec["serviceAccountName"] = spec["serviceAccount"] = name
+
+
+class DefaultTolerations:
+    """A pod stays `seconds` on a node that is not ready or not reachable, unless it says for how long itself."""
+
+    def __init__(self, seconds: int) -> None:
+        self._seconds = seconds
+
+    def __call__(self, attempt: AdmissionRequest) -> None:
+        if not _is_pod(attempt):
+            return
+        spec = attempt.obj.setdefault("spec", {})
+        given = [each for each in spec.get("tolerations") or () if isinstance(each, dict)]
+        before = ((attempt.old or {}).get("spec") or {}).get("tolerations") or ()
+        for key in (TAINT_NOT_READY, TAINT_UNREACHABLE):
+            if any(_says_when_to_leave(each, key) for each in given):
+                continue
+            kept = [each for each in before if _says_when_to_leave(each, key)]
+            default = {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": self._seconds}
+            spec["tolerations"] = [*(spec.get("tolerations") or ()), kept[0] if kept else default]
+
+
+def _says_when_to_leave(toleration: Object, taint: str) -> bool:
+    return toleration.get("key") in (taint, "", None) and toleration.get("effect") in ("NoExecute", "", None)
 
 
 class Priorities:

@@ -84,6 +84,8 @@ class Authenticator:
                 return ANONYMOUS
             else:
                 raise Unauthorized("Unauthorized")
+        elif self._clock.now().timestamp() > request.peer.certificate_until:
+            raise Unauthorized("Unauthorized")
         # One search in the joined names is several times cheaper than looking at each of them.
         if "impersonate-" in ",".join(headers):
             acting = self._impersonated(user, headers)
@@ -157,7 +159,7 @@ class Authenticator:
             raise BadRequest("impersonation is not offered here")
         for attributes in impersonation_questions(asked):
             self._authorizer.check(user, attributes)
-        return complete_impersonated(asked)
+        return self._authorizer.acting_as(user, complete_impersonated(asked))
 
 
 def impersonation(headers: Mapping[str, str]) -> UserInfo | None:

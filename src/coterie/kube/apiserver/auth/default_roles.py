@@ -79,6 +79,7 @@ _ROLES: dict[str, Sequence[str]] = {
         "list watch | core | endpoints services",
         "get list watch | core | nodes",
         "list watch | discovery.k8s.io | endpointslices",
+        "list watch | networking.k8s.io | servicecidrs",
         *_EMIT,
     ),
     "system:kubelet-api-admin": (
@@ -87,6 +88,18 @@ _ROLES: dict[str, Sequence[str]] = {
     ),
     "system:kube-aggregator": ("READ | core | endpoints services",),
     "system:kube-dns": ("list watch | core | endpoints services", "list watch | discovery.k8s.io | endpointslices"),
+    **{
+        f"system:certificates.k8s.io:certificatesigningrequests:{each}": (
+            f"create | certificates.k8s.io | certificatesigningrequests/{each}",
+        )
+        for each in ("nodeclient", "selfnodeclient")
+    },
+    **{
+        f"system:certificates.k8s.io:{each}-approver": (
+            f"approve | certificates.k8s.io | signers | kubernetes.io/{each}",
+        )
+        for each in ("kube-apiserver-client", "kube-apiserver-client-kubelet", "kubelet-serving", "legacy-unknown")
+    },
     "system:persistent-volume-provisioner": (
         "create delete get list watch | core | persistentvolumes",
         "get list update watch | core | persistentvolumeclaims",
@@ -111,7 +124,10 @@ _ROLES: dict[str, Sequence[str]] = {
         "READ | apps | replicasets statefulsets",
         "READ | policy | poddisruptionbudgets",
         "READ | core | persistentvolumeclaims persistentvolumes",
-        "READ | storage.k8s.io | storageclasses",
+        "READ | storage.k8s.io | csidrivers csinodes csistoragecapacities storageclasses volumeattachments",
+        "READ | resource.k8s.io | deviceclasses resourceslices",
+        "get list patch update watch | resource.k8s.io | resourceclaims resourceclaims/status",
+        "create delete | resource.k8s.io | resourceclaims",
         "create | authentication.k8s.io | tokenreviews",
         "create | authorization.k8s.io | subjectaccessreviews",
     ),
@@ -154,6 +170,7 @@ _AGGREGATED: dict[tuple[str, str], Sequence[str]] = {
         "READ | policy | poddisruptionbudgets poddisruptionbudgets/status",
         "READ | networking.k8s.io | ingresses ingresses/status networkpolicies",
         "READ | events.k8s.io | events",
+        "READ | resource.k8s.io | resourceclaims resourceclaims/status resourceclaimtemplates",
     ),
     ("system:aggregate-to-edit", "edit"): (
         "READ | core | pods/attach pods/exec pods/portforward pods/proxy secrets services/proxy",
@@ -168,6 +185,7 @@ _AGGREGATED: dict[tuple[str, str], Sequence[str]] = {
         "WRITE | batch | cronjobs jobs",
         "WRITE | policy | poddisruptionbudgets",
         "WRITE | networking.k8s.io | ingresses networkpolicies",
+        "WRITE | resource.k8s.io | resourceclaims resourceclaimtemplates",
         "ALL | coordination.k8s.io | leases",
     ),
     ("system:aggregate-to-admin", "admin"): (
@@ -188,12 +206,23 @@ _BINDINGS: dict[str, tuple[str, ...]] = {
     # Nobody: which of this a node may do depends on whose it is, and that the node authorizer knows (`auth/nodes.py`).
     "system:node": (),
     "system:node-bootstrapper": ("Group system:bootstrappers",),
+    # A node renews its own certificate. New nodes (`nodeclient`) are approved by people unless an operator binds that role.
+    "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient": ("Group system:nodes",),
     "system:node-proxier": ("User system:kube-proxy",),
     "system:kube-dns": ("ServiceAccount kube-system/kube-dns",),
     "system:kube-scheduler": ("User system:kube-scheduler",),
     "system:volume-scheduler": ("User system:kube-scheduler",),
     "system:kube-controller-manager": ("User system:kube-controller-manager",),
 }
+
+_NAMESPACED: dict[tuple[str, str], tuple[str, Sequence[str], tuple[str, ...]]] = {
+    ("kube-system", "extension-apiserver-authentication-reader"): (
+        "system::extension-apiserver-authentication-reader",
+        ("READ | core | configmaps | extension-apiserver-authentication",),
+        ("User system:kube-controller-manager", "User system:kube-scheduler"),
+    ),
+}
+"""(namespace, name of the Role): name of its RoleBinding, rules, subjects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +260,7 @@ def rules_of(role: str) -> list[dict[str, list[str]]]:
 
 
 def default_objects(extensions: Sequence[RoleRules] = ()) -> list[dict[str, Any]]:
-    """All default ClusterRoles and ClusterRoleBindings; sums are already added up, so that they hold from the start."""
+    """All default roles and bindings; sums are already added up, so that they hold from the start."""
     plain, aggregated = dict(_ROLES), dict(_AGGREGATED)
     for extension in extensions:
         plain.update(extension.roles)
@@ -250,7 +279,19 @@ def default_objects(extensions: Sequence[RoleRules] = ()) -> list[dict[str, Any]
         }
         roles.append(role)
     bindings = [_binding(name, subjects) for name, subjects in _BINDINGS.items()]
-    return sorted(roles, key=_name) + sorted(bindings, key=_name)
+    return sorted(roles, key=_name) + sorted(bindings, key=_name) + _namespaced_objects()
+
+
+def _namespaced_objects() -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for (namespace, name), (binding_name, lines, subjects) in _NAMESPACED.items():
+        role = {**_role(name, [parse_rule(line) for line in lines]), "kind": "Role"}
+        binding = {**_binding(binding_name, subjects), "kind": "RoleBinding"}
+        binding["roleRef"] = {"apiGroup": GROUP, "kind": "Role", "name": name}
+        for each in (role, binding):
+            each["metadata"]["namespace"] = namespace
+            out.append(each)
+    return out
 
 
 def _name(obj: Object) -> str:
@@ -310,7 +351,7 @@ def reconcile(existing: Object | None, default: Object, exact: frozenset[str] = 
     wanted: dict[str, Any] = {**existing, "metadata": dict(meta)}
     for key in ("labels", "annotations"):
         wanted["metadata"][key] = {**default["metadata"].get(key, {}), **(meta.get(key) or {})}
-    if default["kind"] == "ClusterRole":
+    if default["kind"] in ("ClusterRole", "Role"):
         _add_rules(wanted, existing, default, exact)
     elif existing.get("roleRef") == default["roleRef"]:
         revoked = [_subject(text) for text in _REVOKED.get(meta["name"], ())]

@@ -1,10 +1,14 @@
 """What nodes may do: their own Node, their own lease, their own pods, and what those pods name. Nothing of others.
 
-Two kinds of callers bring nodes:
+Three kinds of callers bring nodes:
 
     system:node:<name>, group system:nodes     one node, by its certificate (`coterie node add`)
     an account that holds the verb `own` on    agents of a namespace, by its service account: all Nodes whose label
     nodes                                      (`NodeOwnership.label`) is the account's namespace
+    the same account, impersonating            one of the Nodes that it owns. It has the rights of a node, and only in the
+    system:node:<name>                         account's namespace (`OWNER_EXTRA`)
+
+An owner lists Nodes with a label selector that asks for its own label.
 
 Both rights are asked for only when RBAC says no, so an operator may always give more by a binding. What depends on the
 body of a request is the admission step's (`admission/nodes.py`). Follows Kubernetes' Node authorizer, with three
@@ -25,6 +29,7 @@ import orjson
 
 from coterie.http.messages import UserInfo
 from coterie.kube.api.labels import LOCAL_PATH_PROVISIONER, PROVISIONED_BY, SELECTED_NODE
+from coterie.kube.api.selectors import parse_label_selector
 from coterie.kube.apiserver.auth.default_roles import rules_of
 from coterie.kube.apiserver.auth.rbac import RbacAuthorizer, RbacDecision, Source
 from coterie.kube.apiserver.auth.rules import Attributes, PolicyRule, compile_rules
@@ -37,6 +42,8 @@ NODES_GROUP = "system:nodes"
 LEASE_NAMESPACE = "kube-node-lease"
 OWN = "own"
 """The verb that says: those with the label of my namespace."""
+OWNER_EXTRA = "coterie.io/node-owner"
+"""In `UserInfo.extra` of a node that acts through the account of its owner: the namespace to which it is limited."""
 _ACCOUNT = "system:serviceaccount:"
 _LEASES = ("coordination.k8s.io", "leases")
 _NAMED_BY_PODS = frozenset(("secrets", "configmaps", "persistentvolumeclaims"))
@@ -44,8 +51,9 @@ _OWN_PODS = frozenset((("delete", ""), ("update", "status"), ("patch", "status")
 _OWNER_VERBS = frozenset(("create", "get", "update", "patch", "delete"))
 _LIST_VERBS = frozenset(("list", "watch"))
 _READ_VERBS = frozenset(("get", "list", "watch"))
-_YES = RbacDecision(True, "")
+_YES, _NO = RbacDecision(True, ""), RbacDecision(False, "")
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+_EPHEMERAL = b'"ephemeral":'
 _SECRET_VOLUMES = ("cephfs", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
 
 
@@ -54,6 +62,13 @@ def node_of(user: UserInfo) -> str:
     if user.name.startswith(NODE_PREFIX) and NODES_GROUP in user.groups:
         return user.name.removeprefix(NODE_PREFIX)
     return ""
+
+
+def owner_limit(user: UserInfo) -> str:
+    """The namespace to which a node is limited that acts through its owner's account; empty: it is not."""
+    if not node_of(user):
+        return ""
+    return next((values[0] for key, values in user.extra if key == OWNER_EXTRA and values), "")
 
 
 def account_namespace(user: UserInfo) -> str:
@@ -105,18 +120,31 @@ class NodeAuthorizer(RbacAuthorizer):
         self._node_rules: tuple[PolicyRule, ...] = compile_rules(rules_of("system:node"))
 
     def allowed(self, user: UserInfo, attributes: Attributes) -> RbacDecision:
+        limit = owner_limit(user) if user.extra else ""
+        if limit and attributes.resource:
+            # Bindings of nodes do not count: the owner chooses the name that it acts as.
+            why = self._outside(limit, attributes)
+            return RbacDecision(False, why) if why else self._as_node(node_of(user), attributes, _NO)
         decision = super().allowed(user, attributes)
         if decision.allowed or not attributes.resource:
             return decision
         node = node_of(user)
         if node:
             return self._as_node(node, attributes, decision)
+        if attributes.verb == "impersonate":
+            return self._as_impersonator(user, attributes, decision)
         if not _is_of_nodes(attributes):
             return decision
         owner = self.owner_of(user)
         if owner and attributes.resource == "persistentvolumes":
             return self._volume_of_owner(owner, attributes, decision)
         return self._as_owner(owner, attributes, decision) if owner else decision
+
+    def acting_as(self, user: UserInfo, other: UserInfo) -> UserInfo:
+        """An owner that acts as one of its nodes stays in its namespace."""
+        if not node_of(other) or self.plainly(user, Attributes("impersonate", "", "users", name=other.name)):
+            return other
+        return UserInfo(other.name, other.groups, other.uid, ((OWNER_EXTRA, (self.owner_of(user),)),))
 
     def plainly(self, user: UserInfo, attributes: Attributes) -> bool:
         """Whether a binding gives it, so that no limit of nodes holds."""
@@ -145,8 +173,42 @@ class NodeAuthorizer(RbacAuthorizer):
         pod = entry.load() if entry is not None else None
         return pod if pod is not None and (pod.get("spec") or {}).get("nodeName") == node else None
 
+    def _as_impersonator(self, user: UserInfo, attributes: Attributes, no: RbacDecision) -> RbacDecision:
+        """Owners act as their nodes. The group is allowed with such a user only: each is asked for."""
+        _, group, resource, subresource, _, _, name, _ = attributes
+        if group or subresource or not self.owner_of(user):
+            return no
+        if resource == "groups":
+            return _YES if name == NODES_GROUP else no
+        if resource != "users" or not name.startswith(NODE_PREFIX):
+            return no
+        owner, node = self.owner_of(user), name.removeprefix(NODE_PREFIX)
+        return _YES if node and self.belongs_to(node, owner) else RbacDecision(False, f"the node is not of {owner!r}")
+
+    def _outside(self, owner: str, attributes: Attributes) -> str:
+        """Why a node that is limited to its owner's namespace may not even ask."""
+        _, group, resource, _, namespace, _, name, labels = attributes
+        if (group, resource) == _LEASES:
+            return ""  # its own only
+        if group == "" and resource == "persistentvolumes":
+            seen = self._volume_of_owner(owner, attributes, _NO).allowed
+            return "" if seen else f"not a volume of {owner!r}"
+        if group == "" and resource == "nodes":
+            named = bool(name) and self.belongs_to(name, owner)
+            creates = attributes.verb == "create" and not name
+            return "" if named or creates or self._selects_own(labels, owner) else f"not a node of {owner!r}"
+        return "" if namespace == owner else f"nodes of {owner!r} are limited to that namespace"
+
+    def _selects_own(self, selector: str, owner: str) -> bool:
+        """Whether a label selector leaves nothing but the Nodes of this owner."""
+        return (
+            bool(selector)
+            and self.ownership is not None
+            and parse_label_selector(selector).exact(self.ownership.label) == owner
+        )
+
     def _as_node(self, node: str, attributes: Attributes, no: RbacDecision) -> RbacDecision:
-        verb, group, resource, subresource, namespace, _, name = attributes
+        verb, group, resource, subresource, namespace, _, name, _ = attributes
         if not any(rule.allows_resource(verb, group, resource, subresource) for rule in self._node_rules):
             return no
         why = ""
@@ -187,27 +249,32 @@ class NodeAuthorizer(RbacAuthorizer):
         on, wanted = b'"nodeName":' + orjson.dumps(node), orjson.dumps(name)
         if resource == "configmaps" and name in self._configmaps:
             return any(self.pod_of(node, namespace, each) is not None for each in self._pods.names(namespace))
+        # The name of an ephemeral volume's claim is that of the pod and that of the volume.
+        made = resource == "persistentvolumeclaims"
         for entry in self._pods.names(namespace).values():
-            if on in entry.raw and wanted in entry.raw:
+            if on in entry.raw and (wanted in entry.raw or (made and _EPHEMERAL in entry.raw)):
                 pod = entry.load()
                 spec = pod.get("spec") or {}
                 if spec.get("nodeName") == node and (resource, name) in {
-                    *named_by(spec),
+                    *named_by(spec, entry.name),
                     *self._named_by_annotations(pod),
                 }:
                     return True
         return False
 
     def _as_owner(self, owner: str, attributes: Attributes, no: RbacDecision) -> RbacDecision:
-        verb, _, resource, subresource, namespace, _, name = attributes
+        verb, _, resource, subresource, namespace, _, name, labels = attributes
         if subresource not in (("", "status") if resource == "nodes" else ("",)):
             return no
         if resource == "leases" and namespace != LEASE_NAMESPACE:
             return no
         if verb == "create" and not name and not subresource:
             return _YES  # the body tells which; the admission step looks
+        if not name and resource == "nodes" and verb in _LIST_VERBS and self._selects_own(labels, owner):
+            return _YES
         if not name or verb not in _OWNER_VERBS | _LIST_VERBS:
-            return RbacDecision(False, "the owner of nodes may use single nodes only, by name")
+            why = "the owner of nodes may use single nodes only, by name, and list those with its own label"
+            return RbacDecision(False, why)
         if not self.belongs_to(name, owner):
             return RbacDecision(False, f"the node does not belong to {owner!r}")
         return _YES
@@ -243,7 +310,7 @@ def made_on(volume: Object) -> str:
     return annotations.get(SELECTED_NODE) or "" if annotations.get(PROVISIONED_BY) == LOCAL_PATH_PROVISIONER else ""
 
 
-def named_by(spec: Object) -> Iterator[tuple[str, str]]:
+def named_by(spec: Object, pod_name: str = "") -> Iterator[tuple[str, str]]:
     """(resource, name) of everything in its namespace that a pod names."""
     yield "serviceaccounts", spec.get("serviceAccountName") or "default"
     for secret in _items(spec.get("imagePullSecrets")):
@@ -253,6 +320,8 @@ def named_by(spec: Object) -> Iterator[tuple[str, str]]:
             yield from _named_by_container(container)
     for volume in _items(spec.get("volumes")):
         yield from _named_by_volume(volume)
+        if volume.get("ephemeral") and pod_name:
+            yield "persistentvolumeclaims", f"{pod_name}-{volume.get('name')}"
 
 
 def _named_by_container(container: Object) -> Iterator[tuple[str, str]]:

@@ -115,6 +115,10 @@ class RbacAuthorizer:
             return answer.decision
         return answer.by_name.get(attributes.name, answer.decision)
 
+    def acting_as(self, user: UserInfo, other: UserInfo) -> UserInfo:
+        """Whom a user is that may impersonate the other: a subclass may limit what it can do then."""
+        return other
+
     def check(self, user: UserInfo, attributes: Attributes) -> None:
         """Raise Forbidden, worded as Kubernetes words it, unless allowed."""
         decision = self.allowed(user, attributes)
@@ -251,7 +255,7 @@ def _remember(rules: _UserRules, attributes: Attributes) -> _Answer:
 def _decide(rules: _UserRules, attributes: Attributes) -> _Answer:
     if rules.master:
         return _Answer(_ALLOWED_MASTER)
-    verb, group, resource, subresource, namespace, path, _ = attributes
+    verb, group, resource, subresource, namespace, path = attributes[:6]
     if not resource:
         for held in rules.everywhere:
             if any(rule.allows_url(verb, path) for rule in held.rules):

@@ -16,8 +16,8 @@ ALL = "*"
 
 
 class Attributes(NamedTuple):
-    """What is asked. A request for a resource has `resource`, any other has `path`. `name` stands last on purpose:
-    everything before it is the key under which an answer is remembered."""
+    """What is asked. A request for a resource has `resource`, any other has `path`. What stands before `name` is the key
+    under which an answer is remembered."""
 
     verb: str
     group: str = ""
@@ -26,6 +26,8 @@ class Attributes(NamedTuple):
     namespace: str = ""
     path: str = ""
     name: str = ""
+    labels: str = ""
+    """The label selector of a list or watch of Nodes: an owner of nodes may list those that have its label. RBAC does not look at it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,43 +11,104 @@ from coterie.kube.api.schema.builtin import definition_name
 from coterie.kube.apiserver.openapi.definitions import META
 
 PARAMETERS: dict[str, tuple[str, str]] = {
-    "allowWatchBookmarks": ("boolean", "Send BOOKMARK events from time to time while watching."),
-    "command": ("string", "The command to run and its arguments; it is not run in a shell."),
-    "container": ("string", "The container to use; by default the only one or the one the pod marks as default."),
-    "continue": ("string", "The token of the previous page of the list."),
-    "dryRun": ("string", "With `All`, check the request in full but store nothing."),
-    "fieldManager": ("string", "Name of the program or person that makes the change; mandatory for apply."),
-    "fieldSelector": ("string", "Take only objects whose fields match."),
-    "fieldValidation": ("string", "What to do about unknown or repeated fields: Ignore, Warn or Strict."),
-    "follow": ("boolean", "Keep sending the log as it grows."),
-    "force": ("boolean", "Take over fields that other managers own. Only for apply."),
-    "gracePeriodSeconds": ("integer", "Seconds until the object is deleted; 0 means at once."),
-    "ignoreStoreReadErrorWithClusterBreakingPotential": ("boolean", "Delete even what can no longer be read."),
-    "insecureSkipTLSVerifyBackend": ("boolean", "Do not verify the certificate of the node that has the log."),
-    "labelSelector": ("string", "Take only objects whose labels match."),
-    "limit": ("integer", "Largest number of objects in one answer; ask on with `continue`."),
-    "limitBytes": ("integer", "Largest number of bytes of log to send."),
+    "allowWatchBookmarks": (
+        "boolean",
+        "Send BOOKMARK events from time to time while watching: they hold only a resourceVersion, from which the watch can be resumed. "
+        "Clients may not rely on an interval. Ignored when it is no watch.",
+    ),
+    "command": ("string", "The command to run and its arguments, one parameter for each; it is not run in a shell."),
+    "container": ("string", "The container to use; by default the only one, or the one that the pod marks as default."),
+    "continue": (
+        "string",
+        "The token from `metadata.continue` of the previous page of a list, with the same other parameters. A token that is too old is "
+        "answered with 410 and, if possible, a token to go on with objects that may have changed since.",
+    ),
+    "dryRun": (
+        "string",
+        "With `All`, the request is checked in full and answered as usual, but nothing is stored. No other value is valid.",
+    ),
+    "fieldManager": (
+        "string",
+        "Name of the program or person that makes the change, up to 128 printable characters. Needed for apply patches; otherwise taken "
+        "from the User-Agent.",
+    ),
+    "fieldSelector": (
+        "string",
+        "Take only objects whose fields match, as `metadata.name=x,spec.nodeName!=y`; each kind has its own fields.",
+    ),
+    "fieldValidation": (
+        "string",
+        "What to do about unknown or repeated fields: `Ignore` drops them, `Warn` (the default) drops them and sends a warning header for "
+        "each, `Strict` refuses the request and names all of them.",
+    ),
+    "follow": ("boolean", "Keep sending the log as it grows, until the container ends."),
+    "force": (
+        "boolean",
+        "Take over fields that other managers own instead of answering with a conflict. Only for apply patches.",
+    ),
+    "gracePeriodSeconds": (
+        "integer",
+        "Seconds until the object is deleted, not negative; 0 means at once. By default what the object or its kind says.",
+    ),
+    "ignoreStoreReadErrorWithClusterBreakingPotential": (
+        "boolean",
+        "Delete the object even if it can no longer be read from the store; its finalizers and dependents are not honoured then.",
+    ),
+    "insecureSkipTLSVerifyBackend": (
+        "boolean",
+        "Do not verify the certificate of the node that has the log; the log may then be forged.",
+    ),
+    "labelSelector": ("string", "Take only objects whose labels match, as `a=b,c!=d,e in (f,g),h,!i`. By default all."),
+    "limit": (
+        "integer",
+        "Largest number of objects in one answer. If there are more, `metadata.continue` of the list has the token for the next page; all pages "
+        "show the state at the time of the first. Not for watches.",
+    ),
+    "limitBytes": ("integer", "Largest number of bytes of log to send; the last line may be cut."),
     "name": ("string", "Name of the object."),
-    "namespace": ("string", "Name of the namespace."),
-    "orphanDependents": ("boolean", "Outdated form of propagationPolicy."),
-    "ports": ("string", "Ports to forward."),
-    "pretty": ("string", "If `true`, the answer is indented."),
-    "previous": ("boolean", "Send the log of the container's previous run."),
-    "propagationPolicy": ("string", "What happens to dependents: Orphan, Background or Foreground."),
-    "resourceVersion": ("string", "The state to read or to watch from."),
-    "resourceVersionMatch": ("string", "How resourceVersion is meant: Exact or NotOlderThan."),
-    "sendInitialEvents": ("boolean", "Begin a watch with the objects that exist."),
-    "sinceSeconds": ("integer", "Send only what was logged in the last seconds."),
-    "sinceTime": ("string", "Send only what was logged since that time."),
+    "namespace": ("string", "Name of the namespace of the objects."),
+    "orphanDependents": (
+        "boolean",
+        "Outdated form of propagationPolicy, which may not be given at the same time: whether dependents stay.",
+    ),
+    "path": ("string", "The path of the request to the other server."),
+    "ports": ("string", "Numbers of the ports to forward; needed with WebSocket connections."),
+    "pretty": (
+        "string",
+        "If `true`, the answer is indented. It is also for curl, Wget and browsers, unless this is `false`.",
+    ),
+    "previous": ("boolean", "Send the log of the container's previous run, which has ended."),
+    "propagationPolicy": (
+        "string",
+        "What happens to dependents: `Orphan` leaves them, `Background` deletes them later, `Foreground` deletes them before the object. By "
+        "default what the object's finalizers or its kind say.",
+    ),
+    "resourceVersion": (
+        "string",
+        "The state to read, or from which to watch. Not given: the newest state. `0`: any state. Otherwise see resourceVersionMatch.",
+    ),
+    "resourceVersionMatch": (
+        "string",
+        "How resourceVersion of a list is meant: `Exact` or `NotOlderThan`. Needed with sendInitialEvents, where it is `NotOlderThan`.",
+    ),
+    "sendInitialEvents": (
+        "boolean",
+        "Begin a watch with an ADDED event for each object that exists and then a BOOKMARK event with the annotation "
+        "`k8s.io/initial-events-end`. Needs watch, allowWatchBookmarks and resourceVersionMatch.",
+    ),
+    "sinceSeconds": ("integer", "Send only what was logged in the last seconds. Not together with sinceTime."),
+    "sinceTime": ("string", "Send only what was logged since that time (RFC 3339). Not together with sinceSeconds."),
     "stderr": ("boolean", "Attach the standard error stream."),
     "stdin": ("boolean", "Attach the standard input stream."),
     "stdout": ("boolean", "Attach the standard output stream."),
-    "tailLines": ("integer", "Send only so many lines from the end."),
-    "timeoutSeconds": ("integer", "End the request after so many seconds."),
-    "timestamps": ("boolean", "Begin each line with its time."),
-    "tty": ("boolean", "Give the command a terminal."),
-    "watch": ("boolean", "Send changes as they happen instead of a list."),
+    "stream": ("string", "Which stream of the container to send: `All` (the default), `Stdout` or `Stderr`."),
+    "tailLines": ("integer", "Send only so many lines from the end of the log, all by default."),
+    "timeoutSeconds": ("integer", "End a list or watch after so many seconds, whether it is complete or not."),
+    "timestamps": ("boolean", "Begin each line with its time (RFC 3339)."),
+    "tty": ("boolean", "Give the command a terminal; its output and errors are then one stream."),
+    "watch": ("boolean", "Send changes as they happen, as added, modified and deleted events, instead of a list."),
 }
+BODY = "The object, or what the request needs besides its parameters."
 
 _WRITE = ("dryRun", "fieldManager", "fieldValidation")
 _LIST = (
@@ -66,8 +127,10 @@ _STREAMS = {
 }
 _LOG = (
     "container", "follow", "insecureSkipTLSVerifyBackend", "limitBytes", "previous", "sinceSeconds", "sinceTime",
-    "tailLines", "timestamps",
+    "stream", "tailLines", "timestamps",
 )  # fmt: skip
+
+_PROXY_METHODS = ("delete", "get", "head", "options", "patch", "post", "put")
 
 PATCH_TYPES = ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -122,6 +185,9 @@ def operations(resource: Resource) -> Iterator[OpenApiOperation]:
         if verb in resource.verbs:
             yield describe.item(verb)
     for sub in resource.subresources:
+        if sub.name == "proxy":
+            yield from (describe.proxy(sub, method, whole) for whole in (True, False) for method in _PROXY_METHODS)
+            continue
         for verb in sub.verbs:
             yield describe.stream(sub, verb) if sub.name in _STREAMS else describe.subresource(sub, verb)
     if resource.namespaced and _LISTED in resource.verbs:
@@ -222,6 +288,16 @@ class _Describe:
             self._id("connect", f"{method.capitalize()}{self.scope}{_camel(sub.name)}"), self.tag, "connect",
             (sub.group, sub.version, sub.kind), f"open {sub.name} of the {self.resource.kind} of that name",
             query=_STREAMS[sub.name], in_path=self.one_in, consumes=("*/*",), produces=("*/*",),
+        )  # fmt: skip
+
+    def proxy(self, sub: Subresource, method: str, whole: bool) -> OpenApiOperation:
+        """`whole`: the path is a parameter of the query, otherwise it follows."""
+        suffix = "Proxy" if whole else "ProxyWithPath"
+        return OpenApiOperation(
+            f"{self.one}/proxy" if whole else f"{self.one}/proxy/{{path}}", method,
+            self._id("connect", f"{method.capitalize()}{self.scope}{suffix}"), self.tag, "connect",
+            (sub.group, sub.version, sub.kind), f"pass {method.upper()} requests on to the {self.resource.kind} of that name",
+            query=("path",), in_path=self.one_in if whole else (*self.one_in, "path"), consumes=("*/*",), produces=("*/*",),
         )  # fmt: skip
 
 

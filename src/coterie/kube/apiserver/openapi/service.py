@@ -26,11 +26,13 @@ from coterie.kube.apiserver import documents
 from coterie.kube.apiserver.documents import Document, content_hash
 
 if TYPE_CHECKING:
-    from coterie.kube.apiserver.openapi import gnostic, v2, v3
+    from coterie.kube.apiserver.aggregator import AggregatedVersion
+    from coterie.kube.apiserver.openapi import gnostic, merge, v2, v3
     from coterie.kube.apiserver.openapi.custom import CustomDefinition
 else:
     # What writes the documents is loaded in the thread that writes the first.
     gnostic = lazy_import("coterie.kube.apiserver.openapi.gnostic")
+    merge = lazy_import("coterie.kube.apiserver.openapi.merge")
     v2 = lazy_import("coterie.kube.apiserver.openapi.v2")
     v3 = lazy_import("coterie.kube.apiserver.openapi.v3")
 
@@ -44,8 +46,13 @@ class OpenApi:
     """`respond` answers all paths below `/openapi`; it raises `ApiError` for what is not there."""
 
     def __init__(
-        self, resources: Callable[[], Sequence[Resource]], crds: Callable[[], Sequence[CustomDefinition]]
+        self,
+        resources: Callable[[], Sequence[Resource]],
+        crds: Callable[[], Sequence[CustomDefinition]],
+        elsewhere: Callable[[], Sequence[AggregatedVersion]] = tuple,
     ) -> None:
+        """`elsewhere`: group-versions of other servers, whose documents are merged with ours."""
+        self._elsewhere = elsewhere
         self._resources = resources
         self._crds = crds
         self._index: dict[str, str] | None = None
@@ -89,6 +96,9 @@ class OpenApi:
         """The hash of every group-version's document, as `apis/apps/v1`, and of the v2 document."""
         if self._index is None:
             self._index = hashes(self._resources(), self._crds())
+            packed = [each.openapi_v2 for each in self._elsewhere() if each.openapi_v2]
+            if packed:
+                self._index[_V2] = content_hash(self._index[_V2].encode(), *packed)
         return self._index
 
     def _v3_index(self) -> Document:
@@ -97,6 +107,10 @@ class OpenApi:
             for group_version, found in self._hashes().items()
             if group_version != _V2
         }
+        for each in self._elsewhere():
+            paths.pop(each.path[1:], None)
+            if each.openapi_v3:
+                paths[each.path[1:]] = {"serverRelativeURL": each.openapi_v3}
         return documents.document(JSON, orjson.dumps({"paths": paths}))
 
     # ---- documents -----------------------------------------------------------------------------------------------
@@ -126,7 +140,8 @@ class OpenApi:
     async def _build(self, name: str, media: str, current: str) -> Document:
         # The catalogue is read here, on the loop; the thread works on what cannot change any more.
         resources, crds = tuple(self._resources()), tuple(self._crds())
-        made = await asyncio.to_thread(build, name, media, current, resources, crds)
+        others = [(each.path, each.openapi_v2) for each in self._elsewhere() if each.openapi_v2] if name == _V2 else ()
+        made = await asyncio.to_thread(build, name, media, current, resources, crds, others)
         if self._index is not None and self._index.get(name) == current:
             self._kept[(name, media)] = made
         for kept in [key for key in self._kept if key[0] not in self._hashes()]:
@@ -135,16 +150,29 @@ class OpenApi:
 
 
 def build(
-    name: str, media: str, current: str, resources: Sequence[Resource], crds: Sequence[CustomDefinition]
+    name: str,
+    media: str,
+    current: str,
+    resources: Sequence[Resource],
+    crds: Sequence[CustomDefinition],
+    others: Sequence[tuple[str, bytes]] = (),
 ) -> Document:
-    """Make one document: `openapi/v2`, or that of a group-version such as `apis/apps/v1`."""
+    """Make one document: `openapi/v2`, or that of a group-version such as `apis/apps/v1`. `others`: documents of other
+    servers, packed, each with the path below which its operations are."""
     if name != _V2:
         own = [resource for resource in resources if path_of(resource) == name]
         body = orjson.dumps(v3.v3_document(own, crds))
-    elif media == gnostic.SENT_TYPE:
-        body = gnostic.encode(v2.v2_document(resources, crds))
-    else:
-        body = orjson.dumps(v2.v2_document(resources, crds))
+        return documents.document(media, body, _etag(current, media))
+    own_document = v2.v2_document(resources, crds)
+    encode = gnostic.encode if media == gnostic.SENT_TYPE else orjson.dumps
+    document = own_document
+    for path, packed in others:
+        document = merge.merged(document, path, packed)
+    try:
+        body = encode(document)
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError):
+        # What another server sends need not be a document at all; ours is one.
+        body = encode(own_document)
     return documents.document(media, body, _etag(current, media))
 
 

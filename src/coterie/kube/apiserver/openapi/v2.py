@@ -8,7 +8,7 @@ from typing import Any
 from coterie.kube.api.resources import Resource
 from coterie.kube.apiserver.openapi.custom import CustomDefinition
 from coterie.kube.apiserver.openapi.definitions import INT_OR_STRING, QUANTITY, REF, Schema
-from coterie.kube.apiserver.openapi.operations import PARAMETERS, OpenApiOperation, operations, paths_of
+from coterie.kube.apiserver.openapi.operations import BODY, PARAMETERS, OpenApiOperation, operations, paths_of
 from coterie.kube.apiserver.openapi.v3 import info, reached_schemas
 
 _DEFINITIONS = "#/definitions/"
@@ -88,7 +88,7 @@ def _parameter(name: str, place: str) -> dict[str, Any]:
 
 
 _IN_QUERY = {name: _parameter(name, "query") for name in PARAMETERS}
-_IN_PATH = {name: _parameter(name, "path") for name in ("name", "namespace")}
+_IN_PATH = {name: _parameter(name, "path") for name in ("name", "namespace", "path")}
 
 
 def _operation(operation: OpenApiOperation) -> dict[str, Any]:
@@ -103,7 +103,9 @@ def _operation(operation: OpenApiOperation) -> dict[str, Any]:
     }
     parameters: list[dict[str, Any]] = []
     if operation.body:
-        body: dict[str, Any] = {"name": "body", "in": "body", "schema": {"$ref": _DEFINITIONS + operation.body}}
+        body: dict[str, Any] = {
+            "name": "body", "in": "body", "description": BODY, "schema": {"$ref": _DEFINITIONS + operation.body},
+        }  # fmt: skip
         parameters.append(body | {"required": True} if operation.method != "delete" else body)
     parameters += [_IN_QUERY[name] for name in operation.query]
     if parameters:

@@ -8,7 +8,15 @@ from typing import Any
 from coterie.kube.api.resources import Resource
 from coterie.kube.apiserver.openapi.custom import CustomDefinition, custom_schemas
 from coterie.kube.apiserver.openapi.definitions import REF, Schema, SchemaDefinitions, closure, references
-from coterie.kube.apiserver.openapi.operations import JSON, PARAMETERS, TEXT, OpenApiOperation, operations, paths_of
+from coterie.kube.apiserver.openapi.operations import (
+    BODY,
+    JSON,
+    PARAMETERS,
+    TEXT,
+    OpenApiOperation,
+    operations,
+    paths_of,
+)
 
 _SCHEMAS = "#/components/schemas/"
 _REASONS = {200: "OK", 201: "Created", 202: "Accepted", 401: "Unauthorized"}
@@ -78,7 +86,7 @@ def _parameter(name: str, place: str) -> dict[str, Any]:
 
 
 _IN_QUERY = {name: _parameter(name, "query") for name in PARAMETERS}
-_IN_PATH = {name: _parameter(name, "path") for name in ("name", "namespace")}
+_IN_PATH = {name: _parameter(name, "path") for name in ("name", "namespace", "path")}
 
 
 def _operation(operation: OpenApiOperation) -> dict[str, Any]:
@@ -92,7 +100,7 @@ def _operation(operation: OpenApiOperation) -> dict[str, Any]:
         made["parameters"] = [_IN_QUERY[name] for name in operation.query]
     if operation.body:
         schema = {"schema": {"$ref": _SCHEMAS + operation.body}}
-        made["requestBody"] = {"content": {media: schema for media in operation.consumes}}
+        made["requestBody"] = {"description": BODY, "content": {media: schema for media in operation.consumes}}
         if operation.method != "delete":
             made["requestBody"]["required"] = True
     answer = {"$ref": _SCHEMAS + operation.answer} if operation.answer else {"type": "string"}

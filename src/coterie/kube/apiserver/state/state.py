@@ -8,7 +8,7 @@ So whoever got an answer also finds its effect in every later read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -232,28 +232,29 @@ class ResourceStorage:
 
     # -- history ------------------------------------------------------------------------------------------------
 
-    async def history(self, collection: Collection, after: int) -> list[StoredChange]:
-        """Changes of a collection behind `after` that have left its ring, from the store's log, up to its floor."""
+    async def history(self, collection: Collection, after: int) -> AsyncGenerator[list[StoredChange]]:
+        """Changes of a collection behind `after` that have left its ring, from the store's log, up to its floor.
+
+        In the batches of the store: a watch that is far behind must not hold all it missed in memory."""
         floor = collection.floor
-        changes: list[StoredChange] = []
         prefix = collection.key + "/"
         try:
             # Over the whole key space, because only there is it certain that an event at `floor` ends the loop.
             async for batch in self.store.watch("", after):
+                changes: list[StoredChange] = []
                 for event in batch:
-                    if event.revision > floor:
-                        return changes
-                    if event.key.startswith(prefix):
+                    if event.revision <= floor and event.key.startswith(prefix):
                         changes.append(await self._past_change(collection, event))
-                    if event.revision == floor:
-                        return changes
+                if changes:
+                    yield changes
+                if batch and batch[-1].revision >= floor:
+                    return
         except store_protocol.Compacted as gone:
             raise too_old(after, gone.compacted) from gone
         except store_protocol.SlowWatcher as slow:
             raise too_old(after, floor) from slow
         except store_protocol.StoreError as failed:
             raise unreadable(failed) from failed
-        return changes
 
     async def _past_change(self, collection: Collection, event: store_protocol.StoreEvent) -> StoredChange:
         _, namespace, name = split_key(event.key)

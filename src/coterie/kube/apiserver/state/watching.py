@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-import orjson
-
 from coterie.http.messages import Sink
 from coterie.kube.api import errors
 from coterie.kube.apiserver.state.entry import ObjectEntry
 from coterie.kube.apiserver.state.filters import ObjectFilter
 
-MAX_PENDING = 32 * 1024 * 1024
+MAX_PENDING = 8 * 1024 * 1024
 
 Encode = Callable[[str, ObjectEntry, bool], bytes]
-"""(event type, entry, first) -> one JSON line. `first` asks for what only the first event carries (Table columns)."""
+"""(event type, entry, first) -> one JSON line or protobuf frame. `first` asks for what only the first event carries (Table columns)."""
 
 
 class StoredChange:
@@ -60,6 +58,7 @@ class Watcher:
         encoding: Hashable,
         gone: Callable[[ObjectEntry, int], ObjectEntry],
         bookmark: Callable[[int, bool], bytes] | None,
+        error: Callable[[errors.ApiError], bytes],
         first_differs: bool = False,
         on_open: Callable[[Watcher], None],
         on_close: Callable[[Watcher], None],
@@ -70,6 +69,7 @@ class Watcher:
         self.encode = encode
         self.gone = gone
         self.bookmark = bookmark
+        self._error = error
         self.group_key = (encoding, wanted.namespace, wanted.name, wanted.text)
         self.first_differs = first_differs
         """True until the first event is written, when that one is encoded differently."""
@@ -96,6 +96,15 @@ class Watcher:
         else:
             sink.write(lines)
 
+    async def drained(self) -> bool:
+        """Wait until the client has taken enough that more may be written; False when it is gone."""
+        if self._sink is not None:
+            try:
+                await self._sink.drain()
+            except ConnectionResetError:
+                return False
+        return self._sink is not None
+
     def lines(self, events: Sequence[tuple[str, ObjectEntry]]) -> bytes:
         """The events encoded for this watcher alone (initial lists, replays, first Table rows)."""
         out = []
@@ -115,7 +124,7 @@ class Watcher:
             self.write(self.bookmark(revision, initial_end))
 
     def send_error(self, error: errors.ApiError) -> None:
-        self.write(b'{"type":"ERROR","object":%b}\n' % orjson.dumps(error.status()))
+        self.write(self._error(error))
         self.end()
 
     def end(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from coterie.kube.apiserver.tables.ages import UNKNOWN, age
+from coterie.kube.apiserver.tables.ages import UNKNOWN, age, human_duration
 from coterie.kube.apiserver.tables.columns import (
     AGE,
     NAME,
@@ -55,6 +55,23 @@ def node_roles(obj: Object) -> list[str]:
 
 def _address(status: Object, kind: str) -> str:
     return next((a.get("address") or "" for a in items(status, "addresses") if a.get("type") == kind), NONE)
+
+
+def signing_request(obj: Object, now: float) -> Cells:
+    spec, status = part(obj, "spec"), part(obj, "status")
+    seconds = spec.get("expirationSeconds")
+    types = {each.get("type") for each in items(status, "conditions")}
+    shown = ["Denied" if "Denied" in types else "Approved" if "Approved" in types else "Pending"]
+    shown += ["Failed"] if "Failed" in types else []
+    shown += ["Issued"] if status.get("certificate") else []
+    return [
+        name_of(obj),
+        age(created(obj), now),
+        spec.get("signerName") or NONE,
+        spec.get("username") or "",
+        NONE if seconds is None else human_duration(seconds),
+        ",".join(shown),
+    ]
 
 
 def namespace(obj: Object, now: float) -> Cells:
@@ -284,6 +301,17 @@ CLUSTER: dict[tuple[str, str], TableLayout] = {
             AGE,
         ),
         api_service,
+    ),
+    ("certificates.k8s.io", "certificatesigningrequests"): TableLayout(
+        (
+            NAME,
+            AGE,
+            text("SignerName", "Who is asked to sign."),
+            text("Requestor", "Who asked."),
+            text("RequestedDuration", "How long the certificate should be valid."),
+            text("Condition", "What was decided."),
+        ),
+        signing_request,
     ),
     ("coordination.k8s.io", "leases"): TableLayout((NAME, text("Holder", "Who holds the lease."), AGE), lease),
     (_RBAC, "clusterrolebindings"): _BINDING,

@@ -16,6 +16,7 @@ from coterie.kube.apiserver.tables.formats import name_of
 from coterie.kube.apiserver.tables.jsonpath import compile_path
 from coterie.kube.apiserver.tables.network import NETWORK
 from coterie.kube.apiserver.tables.pods import PODS
+from coterie.kube.apiserver.tables.rare import RARE
 from coterie.kube.apiserver.tables.storage import STORAGE
 from coterie.kube.apiserver.tables.workloads import WORKLOADS
 
@@ -29,6 +30,7 @@ BUILTIN: dict[tuple[str, str], TableLayout] = {
     **NETWORK,
     **CLUSTER,
     **STORAGE,
+    **RARE,
 }
 
 _AGE: PrinterColumn = {

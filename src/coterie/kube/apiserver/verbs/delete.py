@@ -70,7 +70,7 @@ class DeleteVerbs:
         self._webhooks = webhooks
 
     async def delete(self, call: ResourceRequest) -> Response:
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         asked = delete_options(call, self._schema)
         resource = call.resource
         if resource.kind == "Namespace" and not resource.group and call.name in PROTECTED_NAMESPACES:
@@ -182,7 +182,7 @@ class DeleteVerbs:
         return ObjectWrite(encode(new, call.collection.api_version, call.collection.kind))
 
     async def delete_collection(self, call: ResourceRequest) -> Response:
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         asked = delete_options(call, self._schema)
         selected = options.list_options(call.request)
         wanted = read.filter_of(call, selected)

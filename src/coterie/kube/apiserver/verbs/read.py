@@ -25,7 +25,7 @@ class ReadVerbs:
         self._present = presenter
 
     def get(self, call: ResourceRequest) -> Response:
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         if call.request.query:
             version = call.request.param("resourceVersion")
             if version:
@@ -34,7 +34,7 @@ class ReadVerbs:
 
     def list(self, call: ResourceRequest) -> Response | Awaitable[Response]:
         asked = options.list_options(call.request)
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         wanted = filter_of(call, asked)
         revision, after = self._state.revision, ""
         if asked.continue_token:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 from coterie.http.messages import Response
 from coterie.http.server import Tasks
-from coterie.kube.api import errors
-from coterie.kube.apiserver import content_negotiation, options, presentation
+from coterie.kube.api import errors, wire
+from coterie.kube.apiserver import content_negotiation, list_body, options, presentation
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.state.collection import Collection
 from coterie.kube.apiserver.state.entry import ObjectEntry, respliced
@@ -19,7 +20,6 @@ from coterie.kube.apiserver.verbs import read
 MIN_TIMEOUT = 1800
 """Without timeoutSeconds a watch ends after this long, times one to two, so that watchers do not return in step."""
 BOOKMARK_PERIOD = 30.0
-_INITIAL_BATCH = 500
 
 
 class WatchVerb:
@@ -34,7 +34,7 @@ class WatchVerb:
 
     def watch(self, call: ResourceRequest) -> Response:
         asked = options.list_options(call.request)
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         wanted = read.filter_of(call, asked)
         if asked.resource_version not in ("", "0"):
             self._reader.check_revision(asked.revision)
@@ -53,11 +53,13 @@ class WatchVerb:
             bookmark=self._present.bookmark_encoder(call, want)
             if asked.bookmarks or asked.send_initial_events
             else None,
+            error=lambda error: presentation.error_event(error.status(), want),
             first_differs=want.shape == "table",
             on_open=opened,
             on_close=lambda closing: self._closed(closing, collection),
         )
-        return Response(stream=watcher)
+        kind = f"{wire.MEDIA_TYPE};stream=watch" if want.protobuf else "application/json"
+        return Response(stream=watcher, content_type=kind)
 
     def _opened(self, watcher: Watcher, collection: Collection, asked: options.ListOptions) -> None:
         loop = asyncio.get_running_loop()
@@ -68,7 +70,14 @@ class WatchVerb:
         revision = asked.revision
         from_state = asked.send_initial_events or asked.resource_version in ("", "0")
         if from_state:
-            self._send_state(watcher, collection)
+            entries, _ = collection.page(watcher.wanted, "", 0)
+            if list_body.is_long(entries):
+                now = self._state.revision
+                work = self._from_long_state(watcher, collection, entries, now, bool(asked.send_initial_events))
+                self._tasks.create_task(work, name="watch state")
+                return
+            if entries:
+                watcher.write(watcher.lines([("ADDED", entry) for entry in entries]))
             if asked.send_initial_events:
                 watcher.send_bookmark(self._state.revision, initial_end=True)
             collection.join(watcher)
@@ -78,12 +87,41 @@ class WatchVerb:
         else:
             self._tasks.create_task(self._from_history(watcher, collection, revision), name="watch history")
 
+    async def _from_long_state(
+        self,
+        watcher: Watcher,
+        collection: Collection,
+        entries: Sequence[ObjectEntry],
+        revision: int,
+        send_end: bool,
+    ) -> None:
+        """Send the state at `revision` at the speed of its reader, then what has changed meanwhile.
+
+        Entries never change, so the references that are held here are a snapshot."""
+        start = 0
+        while start < len(entries):
+            stop, size = start, 0
+            while stop < len(entries) and size < list_body.PIECE:
+                size += len(entries[stop].raw)
+                stop += 1
+            watcher.write(watcher.lines([("ADDED", entry) for entry in entries[start:stop]]))
+            start = stop
+            await asyncio.sleep(0)
+            if not await watcher.drained():
+                return
+        if send_end:
+            watcher.send_bookmark(revision, initial_end=True)
+        await self._from_history(watcher, collection, revision)
+
     async def _from_history(self, watcher: Watcher, collection: Collection, revision: int) -> None:
         """Start behind what the ring still holds: read the store's log until it meets the ring."""
         try:
             while revision < collection.floor:
                 floor = collection.floor
-                watcher.offer(await self._state.history(collection, revision))
+                async for changes in self._state.history(collection, revision):
+                    watcher.offer(changes)
+                    if not await watcher.drained():
+                        return
                 revision = floor
         except errors.ApiError as error:
             watcher.send_error(error)
@@ -94,11 +132,6 @@ class WatchVerb:
         elif watcher in self._timers:
             watcher.offer(collection.changes_after(revision))
             collection.join(watcher)
-
-    def _send_state(self, watcher: Watcher, collection: Collection) -> None:
-        entries, _ = collection.page(watcher.wanted, "", 0)
-        for start in range(0, len(entries), _INITIAL_BATCH):
-            watcher.write(watcher.lines([("ADDED", entry) for entry in entries[start : start + _INITIAL_BATCH]]))
 
     def _schedule_bookmark(self, watcher: Watcher) -> None:
         timer = asyncio.get_running_loop().call_later(

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from coterie.base import ids
 from coterie.base.clock import Clock, rfc3339
 from coterie.http.messages import Response
@@ -17,9 +19,11 @@ from coterie.kube.api import errors, names, patch
 from coterie.kube.api.fields import apply as server_side_apply
 from coterie.kube.api.fields import entries, ownership
 from coterie.kube.api.rules import pods
+from coterie.kube.api.schema.decode import TypeFault
 from coterie.kube.apiserver import bodies, content_negotiation, options, presentation, stored_only
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest, AdmissionReservations
 from coterie.kube.apiserver.call import STALE, ResourceRequest
+from coterie.kube.apiserver.kinds import NotDecodable
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode, splice
 from coterie.kube.apiserver.state.state import Decide, ObjectWrite, ResourceStorage
 from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
@@ -39,6 +43,8 @@ _EXACT = frozenset(("binding", "ephemeralcontainers", "finalize"))
 """Sub-resources that change just what they are for, also what an update of the object may not touch."""
 _COLLECTIONS = frozenset(("annotations", "finalizers", "labels", "managedFields", "ownerReferences"))
 """Of metadata: an empty one is the same as none and is not kept, or `kubectl diff` would show it as a change."""
+_LONGEST_SHOWN = 4096
+_SUMMARY = 30
 _REVIEWED_BY_BODY = frozenset(("binding",))
 """Sub-resources of which webhooks see what was sent, and not the object that it changes."""
 REVIEW_ATTEMPTS = 5
@@ -71,7 +77,7 @@ class WriteVerbs:
 
     async def create(self, call: ResourceRequest) -> Response:
         asked = options.write_options(call.request)
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         obj = self._read(call, asked)
         metadata = self._metadata(call, obj)
         if _is_revision(metadata.get("resourceVersion")):
@@ -180,7 +186,7 @@ class WriteVerbs:
 
     async def update(self, call: ResourceRequest) -> Response:
         asked = options.write_options(call.request)
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         obj = self._read(call, asked)
         metadata = self._metadata(call, obj)
         if not metadata.get("name"):
@@ -354,6 +360,8 @@ class WriteVerbs:
         strategy, subresource = call.strategy, call.target.subresource
         if subresource == "status":
             strategy.prepare_status(new, old)
+        elif subresource == "approval":
+            strategy.prepare_approval(new, old)
         elif subresource == "ephemeralcontainers":
             strategy.default(new)
         elif subresource not in _EXACT:
@@ -380,6 +388,8 @@ class WriteVerbs:
         faults = [*names.validate_meta(new, resource), *names.validate_meta_update(new, old)]
         if subresource == "status":
             faults += strategy.validate_status(new, old)
+        elif subresource == "approval":
+            faults += strategy.validate_approval(new, old)
         elif subresource == "ephemeralcontainers":
             faults += pods.validate_ephemeral_update(new, old)
         elif subresource not in _EXACT:
@@ -434,7 +444,7 @@ class WriteVerbs:
 
     async def patch(self, call: ResourceRequest) -> Response:
         asked = options.write_options(call.request)
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""))
+        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
         media = bodies.media_type(call.request.headers.get("content-type", ""))
         if media in _APPLY:
             return await self._apply(call, asked, want)
@@ -446,8 +456,11 @@ class WriteVerbs:
 
         def change(current: Object) -> Object:
             patched = patch.apply_patch(media, current, body, schema)
-            self._check_identity(call, patched, current)
-            call.warnings += call.strategy.read(patched, asked.validation)
+            self._check_identity(call, patched, current, body)
+            try:
+                call.warnings += call.strategy.read(patched, asked.validation)
+            except NotDecodable as problem:
+                raise _bad_patch(media, body, problem.fault) from None
             self._warn(call, patched)
             return patched
 
@@ -499,11 +512,19 @@ class WriteVerbs:
                 continue
 
     @staticmethod
-    def _check_identity(call: ResourceRequest, patched: Object, current: Object) -> None:
+    def _check_identity(call: ResourceRequest, patched: Object, current: Object, body: Any) -> None:
         """A patch may not turn an object into another one, or leave one that cannot be read."""
         for key in ("apiVersion", "kind"):
-            if patched.get(key) != current.get(key):
-                raise errors.BadRequest(f"{key}: a patch may not change {current.get(key)!r} to {patched.get(key)!r}")
+            if patched.get(key) == current.get(key):
+                continue
+            if patched.get(key) is not None:
+                raise errors.invalid_object(
+                    call.resource.kind, call.resource.group, call.name,
+                    [errors.invalid(key, patched[key], f"must be {current.get(key)}")],
+                )  # fmt: skip
+            if call.resource.custom and key == "kind":
+                raise _bad_patch(patch.MERGE_PATCH, body, "Object 'Kind' is missing")
+            patched[key] = current[key]
         if not isinstance(patched.get("metadata"), dict):
             raise errors.BadRequest("metadata: a patch may not remove it")
         metadata = WriteVerbs._metadata(call, patched)
@@ -517,6 +538,13 @@ class WriteVerbs:
     def _read(self, call: ResourceRequest, asked: options.WriteOptions) -> Object:
         request = call.request
         obj = bodies.read(request.body, request.headers.get("content-type", ""))
+        if call.resource.custom and not obj.get("kind"):
+            text = request.body.decode("utf-8", "replace")
+            summary = text if len(text) <= _SUMMARY else text[:_SUMMARY] + " ..."
+            raise errors.BadRequest(
+                f"the object provided is unrecognized (must be of type {call.resource.kind}): "
+                f"{_missing_kind(text)} ({summary})"
+            )
         self._check_kind(call, obj)
         if asked.explicit_validation and asked.validation != "Ignore" and request.body[:1] == b"{":
             # Only for who asked: the parser that tells is several times slower than the one that does not.
@@ -588,6 +616,33 @@ def _options_json(kind: str, asked: options.WriteOptions) -> Object:
 _SERVER_ONLY = frozenset(
     ("selfLink", "resourceVersion", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 )
+
+
+def _missing_kind(text: str) -> str:
+    return f"Object 'Kind' is missing in '{text[:_LONGEST_SHOWN]}'"
+
+
+def _bad_patch(media: str, body: Any, fault: str) -> errors.Invalid:
+    """The answer of Kubernetes to a patch whose result is no object of the kind. It shows the patch, not the result: that
+    may be a Secret, and errors are logged by clients."""
+    shown = orjson.dumps(body).decode()
+    if media == patch.STRATEGIC_MERGE_PATCH:
+        shown = _go_text(body)
+        fault = fault.conversion if isinstance(fault, TypeFault) else fault
+    quoted = orjson.dumps(shown[:_LONGEST_SHOWN]).decode()
+    detail = f"Invalid value: {quoted}: {fault}"
+    return errors.invalid_object("", "", "", [errors.FieldError("patch", "FieldValueInvalid", detail)])
+
+
+def _go_text(value: Any) -> str:
+    """As Go prints maps and lists (`%+v`)."""
+    if isinstance(value, dict):
+        return "map[" + " ".join(f"{key}:{_go_text(value[key])}" for key in sorted(value)) + "]"
+    if isinstance(value, list):
+        return "[" + " ".join(map(_go_text, value)) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "<nil>" if value is None else str(value)
 
 
 def _is_revision(value: Any) -> bool:

@@ -54,10 +54,13 @@ def plan(cron: CronJob, jobs: Sequence[Job], now: datetime) -> Plan:
     except zoneinfo.ZoneInfoNotFoundError:
         out.notes.append(("Warning", "UnknownTimeZone", f"invalid timeZone: {cron.spec.time_zone!r}"))
         return out
-    _start_if_due(out, cron, jobs, schedule, zone, now)
     following = schedule.next_after(now, zone)
-    if following is not None:
-        out.after = (following - now).total_seconds() + _SLACK
+    if following is None:
+        why = "time difference between two schedules is less than 1 second"  # so Kubernetes says that there is no next one
+        out.notes.append(("Warning", "InvalidSchedule", f"invalid schedule: {cron.spec.schedule} : {why}"))
+        return out
+    _start_if_due(out, cron, jobs, schedule, zone, now)
+    out.after = (following - now).total_seconds() + _SLACK
     return out
 
 

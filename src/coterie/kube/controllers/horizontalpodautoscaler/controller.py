@@ -35,16 +35,26 @@ from coterie.kube.client.transport import TransportError
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.scale_hooks import ScaleHook, ScaleRequest
 from coterie.kube.controllers.horizontalpodautoscaler.behavior import History
-from coterie.kube.controllers.horizontalpodautoscaler.custom_metrics import read_pods_metric
+from coterie.kube.controllers.horizontalpodautoscaler.custom_metrics import (
+    CUSTOM,
+    EXTERNAL,
+    read_external_metric,
+    read_object_metric,
+    read_pods_metric,
+    served_version,
+)
 from coterie.kube.controllers.horizontalpodautoscaler.plan import (
     AutoscalerView,
     MetricsSnapshot,
+    ObjectMetric,
     PodsMetric,
     ScalePlan,
     TargetScale,
+    external_metrics,
     finish,
     limit,
     needs_resource_metrics,
+    object_metrics,
     plan,
     pods_metrics,
     status_patch,
@@ -195,10 +205,37 @@ class AutoscalerLoop:
                 problem = error.message
             else:
                 found = {each.key: each for each in page.items}
-        custom: dict[PodsMetric, Samples | str] = {}
-        for metric in dict.fromkeys(each for autoscaler in autoscalers for each in pods_metrics(autoscaler)):
-            custom[metric] = await read_pods_metric(self._client, metric)
-        return MetricsSnapshot(found, problem, custom)
+        of_pods = list(dict.fromkeys(each for autoscaler in autoscalers for each in pods_metrics(autoscaler)))
+        of_objects = list(dict.fromkeys(each for autoscaler in autoscalers for each in object_metrics(autoscaler)))
+        external = list(dict.fromkeys(each for autoscaler in autoscalers for each in external_metrics(autoscaler)))
+        custom_version = await served_version(self._client, CUSTOM) if of_pods or of_objects else ""
+        external_version = await served_version(self._client, EXTERNAL) if external else ""
+        places = asyncio.Semaphore(_AT_ONCE)
+
+        async def pods_value(metric: PodsMetric) -> Samples | str:
+            async with places:
+                return await read_pods_metric(self._client, custom_version, metric)
+
+        async def object_value(metric: ObjectMetric) -> int | str:
+            async with places:
+                reference = ScaleTargetReference(api_version=metric.api_version, kind=metric.kind, name=metric.name)
+                try:
+                    resource = await self._resource(reference)
+                except ApiError as error:
+                    return error.message
+                return await read_object_metric(self._client, custom_version, metric, resource)
+
+        async def external_value(metric: PodsMetric) -> int | str:
+            async with places:
+                return await read_external_metric(self._client, external_version, metric)
+
+        return MetricsSnapshot(
+            found,
+            problem,
+            dict(zip(of_pods, await asyncio.gather(*map(pods_value, of_pods)), strict=True)),
+            dict(zip(of_objects, await asyncio.gather(*map(object_value, of_objects)), strict=True)),
+            dict(zip(external, await asyncio.gather(*map(external_value, external)), strict=True)),
+        )
 
     async def _read(self, target: _Target) -> None:
         """The scale of the target."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,7 @@ from coterie.kube.api.types.autoscaling import (
     MetricSpec,
     PodMetrics,
     ResourceMetricSource,
+    ScaleTargetReference,
 )
 from coterie.kube.api.types.merge import difference
 from coterie.kube.api.types.pods import Pod
@@ -45,15 +46,27 @@ from coterie.kube.controllers.horizontalpodautoscaler.replicas import (
     Proposal,
     Samples,
     average_replicas,
+    total_replicas,
     utilization_replicas,
+    value_replicas,
 )
 
 ABLE, ACTIVE, LIMITED = "AbleToScale", "ScalingActive", "ScalingLimited"
-NOT_SERVED = "{} metrics are not served here: use the types Resource, ContainerResource or Pods"
 _ONE_DAY = timedelta(days=1)
 
 PodsMetric = tuple[str, str, str]
 """(namespace, name of the metric, its label selector)"""
+
+
+class ObjectMetric(NamedTuple):
+    """A metric of one object."""
+
+    namespace: str
+    api_version: str
+    kind: str
+    name: str
+    metric: str
+    selector: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,10 @@ class MetricsSnapshot:
     """Why the resource metrics could not be read."""
     custom: Mapping[PodsMetric, Samples | str] = field(default_factory=dict)
     """Metrics of the type Pods, or why they could not be read."""
+    objects: Mapping[ObjectMetric, int | str] = field(default_factory=dict)
+    """Of the type Object, in thousandths."""
+    external: Mapping[PodsMetric, int | str] = field(default_factory=dict)
+    """Of the type External, in thousandths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +249,30 @@ def pods_metric(namespace: str, source: CustomMetricSource) -> PodsMetric:
     return namespace, source.metric.name, str(selector_of(selector)) if selector else ""
 
 
+def object_metrics(autoscaler: HorizontalPodAutoscaler) -> list[ObjectMetric]:
+    """The metrics of the type Object that the autoscaler needs."""
+    return [
+        object_metric(autoscaler.metadata.namespace, metric.object)
+        for metric in autoscaler.spec.metrics or ()
+        if metric.type == "Object" and metric.object is not None
+    ]
+
+
+def object_metric(namespace: str, source: CustomMetricSource) -> ObjectMetric:
+    described = source.described_object or ScaleTargetReference()
+    _, name, selector = pods_metric(namespace, source)
+    return ObjectMetric(namespace, described.api_version, described.kind, described.name, name, selector)
+
+
+def external_metrics(autoscaler: HorizontalPodAutoscaler) -> list[PodsMetric]:
+    """The metrics of the type External that the autoscaler needs."""
+    return [
+        pods_metric(autoscaler.metadata.namespace, metric.external)
+        for metric in autoscaler.spec.metrics or ()
+        if metric.type == "External" and metric.external is not None
+    ]
+
+
 def needs_resource_metrics(autoscaler: HorizontalPodAutoscaler) -> bool:
     return any(metric.type in ("Resource", "ContainerResource") for metric in autoscaler.spec.metrics or ())
 
@@ -295,8 +336,10 @@ def _metric(view: AutoscalerView, scale: TargetScale, metric: MetricSpec) -> tup
             return _resource(view, scale, metric.container_resource, metric.container_resource.container)
         case "Pods" if metric.pods is not None:
             return _of_pods(view, scale, metric.pods)
-        case "Object" | "External":
-            raise MetricUnavailable(NOT_SERVED.format(metric.type))
+        case "Object" if metric.object is not None:
+            return _of_object(view, scale, metric.object)
+        case "External" if metric.external is not None:
+            return _external(view, scale, metric.external)
     raise MetricUnavailable(f'unknown metric source type "{metric.type}"')
 
 
@@ -347,6 +390,57 @@ def _of_pods(view: AutoscalerView, scale: TargetScale, source: CustomMetricSourc
     identity = msgspec.to_builtins(source.metric)
     status = {"type": "Pods", "pods": {"metric": identity, "current": _current(proposal)}}
     return proposal.replicas, f"pods metric {source.metric.name}", status
+
+
+def _of_object(view: AutoscalerView, scale: TargetScale, source: CustomMetricSource) -> tuple[int, str, Object]:
+    described = source.described_object or ScaleTargetReference()
+    found = view.metrics.objects.get(object_metric(view.autoscaler.metadata.namespace, source), "it was not read")
+    if isinstance(found, str):
+        where = f"{described.kind} on {view.autoscaler.metadata.namespace} {described.name}"
+        raise MetricUnavailable(
+            f"failed to get object metric value: unable to get metric {source.metric.name}: {where}/{found}"
+        )
+    replicas, current = _of_value(view, scale, source, found, "object")
+    status = {
+        "type": "Object",
+        "object": {
+            "metric": msgspec.to_builtins(source.metric),
+            "current": current,
+            "describedObject": msgspec.to_builtins(described),
+        },
+    }
+    return replicas, f"{described.kind} metric {source.metric.name}", status
+
+
+def _external(view: AutoscalerView, scale: TargetScale, source: CustomMetricSource) -> tuple[int, str, Object]:
+    name, selector = source.metric.name, source.metric.selector
+    found = view.metrics.external.get(pods_metric(view.autoscaler.metadata.namespace, source), "it was not read")
+    if isinstance(found, str):
+        shown = str(selector_of(selector)) if selector else ""
+        where = f"{view.autoscaler.metadata.namespace}/{name}/{shown}"
+        raise MetricUnavailable(
+            f"failed to get {name} external metric value: unable to get external metric {where}: {found}"
+        )
+    replicas, current = _of_value(view, scale, source, found, "external")
+    status = {"type": "External", "external": {"metric": msgspec.to_builtins(source.metric), "current": current}}
+    return replicas, f"external metric {name}({selector_of(selector) if selector else 'nil'})", status
+
+
+def _of_value(
+    view: AutoscalerView, scale: TargetScale, source: CustomMetricSource, found: int, kind: str
+) -> tuple[int, Object]:
+    """Replicas for one value that stands for all pods, and what the status shows of it."""
+    target = source.target
+    if target.value is not None:
+        aim = quantity.parse(target.value).milli_value()
+        replicas = value_replicas(scale.replicas, aim, found, view.pods, view.tuning)
+        return replicas, {"value": str(quantity.from_milli(found))}
+    if target.average_value is not None:
+        aim = quantity.parse(target.average_value).milli_value()
+        replicas = total_replicas(scale.replicas, scale.status_replicas, aim, found, view.tuning)
+        average = -(-found // scale.status_replicas) if scale.status_replicas else 0
+        return replicas, {"averageValue": str(quantity.from_milli(average))}
+    raise MetricUnavailable(f"invalid {kind} metric source: neither a value target nor an average value target was set")
 
 
 def _current(proposal: Proposal) -> Object:

@@ -79,7 +79,7 @@ def by_claim(pod: Pod) -> list[str]:
     """Index of pods that hold claims, by these claims."""
     if not holds_claims(pod):
         return []
-    return [f"{pod.metadata.namespace}/{name}" for name in pod.spec.claim_names]
+    return [f"{pod.metadata.namespace}/{name}" for name in pod.claim_names]
 
 
 class VolumeReconciler:
@@ -133,11 +133,11 @@ class VolumeReconciler:
         if not claim.metadata.has_finalizer(FINALIZER_PVC_PROTECTION):
             return True
         key = str(claim.key)
-        if claim_in_use(claim, (pod.spec.claim_names for pod in self.pods.cache.by_index(CLAIMS_OF_PODS, key))):
+        if claim_in_use(claim, (pod.claim_names for pod in self.pods.cache.by_index(CLAIMS_OF_PODS, key))):
             return False
         # The cache may not know the newest pods yet.
         found = await self._client.list(PODS, claim.metadata.namespace)
-        if claim_in_use(claim, (pod.spec.claim_names for pod in found.items if holds_claims(pod))):
+        if claim_in_use(claim, (pod.claim_names for pod in found.items if holds_claims(pod))):
             return False
         meta = claim.metadata
         await remove_finalizer(self._client, CLAIMS, meta.name, meta.namespace, FINALIZER_PVC_PROTECTION, uid=meta.uid)
@@ -327,7 +327,7 @@ class VolumeReconciler:
 
     def keys_of_pod(self, pod: Pod) -> Iterable[VolumeKey]:
         """A pod that is gone or has ended may have been the last that held a deleted claim."""
-        for name in pod.spec.claim_names:
+        for name in pod.claim_names:
             claim = self.claims.cache.get(name, pod.metadata.namespace)
             if claim is not None and claim.metadata.deleting:
                 yield VolumeKey(pod.metadata.namespace, name)

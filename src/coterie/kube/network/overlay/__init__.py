@@ -1,1 +1,1 @@
-"""The network between the nodes of a domain: a VXLAN, and a way from the machine to pods. Root only."""
+"""The network between the nodes of a domain: a VXLAN, plain routes on shared links, and a way from the machine to pods. Root only."""

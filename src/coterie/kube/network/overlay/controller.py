@@ -4,7 +4,8 @@ because pods outlive the node's process."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from coterie.base.backoff import Backoff, Policy
@@ -13,12 +14,14 @@ from coterie.base.log import logger
 from coterie.kube.api.types.nodes import NODES, Node
 from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
+from coterie.kube.network.overlay.link_probe import LinkProbe
 from coterie.kube.network.overlay.node_overlay import NodeOverlay
 from coterie.kube.network.overlay.plan import OverlaySettings
 from coterie.kube.network.pods.netlink import NetlinkSocket
 
 _log = logger("network.overlay")
 _RETRY = Policy(first=0.2, factor=2.0, limit=30.0)
+_RECHECK_SECONDS = 30.0
 
 
 class OverlayController:
@@ -32,10 +35,12 @@ class OverlayController:
         directory: Path,
         *,
         namespace: Callable[[], Path],
-        domain_netlink: Callable[[], NetlinkSocket],
+        domain_netlink: Callable[[int], NetlinkSocket],
+        probe_socket: Callable[[], socket.socket],
         clock: Clock,
     ) -> None:
-        """`settings` may ask the API server; `informers` None: this node has no peers. See NodeOverlay for the rest."""
+        """`settings` may ask the API server; `informers` None: this node has no peers. `probe_socket`: see LinkProbe; the rest: see
+        NodeOverlay."""
         self.ready = asyncio.Event()
         self.selector = selector if informers is not None else ""
         """Labels of the Nodes of this domain; empty: there are no others."""
@@ -48,6 +53,8 @@ class OverlayController:
         self._wake = asyncio.Event()
         self._stop = asyncio.Event()
         self._renew = False
+        self._probe = LinkProbe(probe_socket, clock, self._wake.set)
+        self._by_link: frozenset[str] = frozenset()
         self._problems: list[str] = []
 
     def stop(self) -> None:
@@ -69,38 +76,62 @@ class OverlayController:
                 await self._informer.ready.wait()
                 remove = self._informer.add_handler(self._changed)
             backoff = Backoff(_RETRY)
+            recheck = False
             while not self._stop.is_set():
                 self._wake.clear()
-                if await self._reconcile(overlay):
+                if await self._reconcile(overlay, recheck=recheck):
                     backoff.succeeded()
                     self.ready.set()
-                    await self._wake.wait()
+                    recheck = await self._rest(overlay)
                 else:
                     self.ready.set()
                     await self._wait(backoff.failed())
         finally:
             if remove is not None:
                 remove()
+            self._probe.close()
             overlay.close()
+
+    async def _rest(self, overlay: NodeOverlay) -> bool:
+        """Until something changes. Answers whether nothing did."""
+        if not overlay.unsettled:
+            await self._wake.wait()
+        else:
+            await self._wait(_RECHECK_SECONDS)
+        return not self._wake.is_set()
 
     def _changed(self, change: ObjectChange[Node]) -> None:
         self._wake.set()
 
-    async def _reconcile(self, overlay: NodeOverlay) -> bool:
+    async def _reconcile(self, overlay: NodeOverlay, *, recheck: bool) -> bool:
         nodes = self._informer.cache.list() if self._informer is not None else []
         if self._renew:
             self._renew = False
             overlay.namespace_changed()
+            self._probe.namespace_changed()
+        answering = self._probe.answering
         try:
-            problems = await asyncio.to_thread(overlay.reconcile, nodes)
+            problems = await asyncio.to_thread(overlay.reconcile, nodes, answering, recheck=recheck)
         except OSError as problem:
             _log.error("The network to other nodes cannot be changed; trying again", error=problem)
             return False
+        self._probe.follow(*overlay.link)
+        self._log_links(nodes, answering)
         if problems != self._problems:
             for each in problems:
                 _log.warning("The pod network is not complete", why=each)
             self._problems = problems
         return True
+
+    def _log_links(self, nodes: Iterable[Node], answering: frozenset[str]) -> None:
+        names = {node.spec.pod_cidr: node.metadata.name for node in nodes}
+        for cidr in answering - self._by_link:
+            _log.info("A node on the same link is reached without VXLAN", node=names.get(cidr, cidr))
+        for cidr in self._by_link - answering:
+            _log.info(
+                "A node does not answer on the link any longer; it is reached by VXLAN", node=names.get(cidr, cidr)
+            )
+        self._by_link = answering
 
     async def _wait(self, seconds: float) -> None:
         sleeping = asyncio.ensure_future(self._clock.sleep(seconds))

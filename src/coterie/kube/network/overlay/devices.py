@@ -2,6 +2,7 @@
 
     the machine's namespace                         the domain's namespace
     eth0  <── outer packets (UDP 8472) ────────────  vx0      one route, neighbour and forwarding entry for each peer
+    eth0  <── frames with an address of their own ─  vlink0   neighbours on the same link: see link_routes.py
     ct<vni>, last address of the node's range  <──>  host0    routes of the machine to pods and Services
 
 The VXLAN device is made from the machine's namespace into the domain's: its packets travel on the machine's network, and
@@ -13,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from coterie.kube.network.overlay import plan
@@ -25,7 +26,7 @@ from coterie.kube.network.overlay.plan import (
     PeerNode,
 )
 from coterie.kube.network.pods import links, rtnetlink
-from coterie.kube.network.pods.links import HOST_DEVICE, OVERLAY_DEVICE
+from coterie.kube.network.pods.links import HOST_DEVICE, LINK_DEVICE, OVERLAY_DEVICE
 from coterie.kube.network.pods.netlink import CREATE, REPLACE, NetlinkMessage, NetlinkSocket
 from coterie.kube.network.pods.rtnetlink import Device, DeviceEnd
 
@@ -60,7 +61,7 @@ class OverlayDevices:
     def adopt(self) -> dict[str, PeerNode]:
         """What an earlier process left: the peers' ranges; their outer addresses are not known. A device that does not fit the
         settings is removed."""
-        device = self._find(self._where.domain, OVERLAY_DEVICE)
+        device = find_device(self._where.domain, OVERLAY_DEVICE)
         if device is None:
             return {}
         settings = self._settings
@@ -68,16 +69,20 @@ class OverlayDevices:
             self.remove_vxlan()
             return {}
         self._index, self._mtu = device.index, device.mtu
-        ours = [route for route in rtnetlink.routes(self._where.domain) if route.index == device.index]
-        return {route.destination: PeerNode("", "", route.destination) for route in ours}
+        plain = find_device(self._where.domain, LINK_DEVICE)
+        ours = {device.index, plain.index if plain is not None else 0}
+        routes = [route for route in rtnetlink.routes(self._where.domain) if route.index in ours]
+        found = {route.destination: PeerNode("", "", route.destination) for route in routes}
+        self.route([found[route.destination] for route in routes if route.index != device.index])
+        return found
 
     def apply(self, changes: Changes) -> None:
         """Raises OSError."""
         domain = self._where.domain
         for peer in changes.removed:
-            self._ignoring_gone(domain, rtnetlink.delete_route(peer.pod_cidr, self._index))
-            self._ignoring_gone(domain, rtnetlink.delete_neighbour(peer.gateway, self._index))
-            self._ignoring_gone(domain, rtnetlink.delete_forwarding(peer.mac, self._index))
+            request_ignoring_gone(domain, rtnetlink.delete_route(peer.pod_cidr, self._index))
+            request_ignoring_gone(domain, rtnetlink.delete_neighbour(peer.gateway, self._index))
+            request_ignoring_gone(domain, rtnetlink.delete_forwarding(peer.mac, self._index))
         if changes.added:
             self._ensure_vxlan(self._mtu_to(changes.added))
         for peer in changes.added:
@@ -85,19 +90,24 @@ class OverlayDevices:
                 [
                     rtnetlink.add_forwarding(peer.mac, self._index, peer.outer),
                     rtnetlink.add_neighbour(peer.gateway, self._index, peer.mac),
-                    rtnetlink.add_route(
-                        peer.pod_cidr,
-                        self._index,
-                        via=peer.gateway,
-                        source=self._settings.gateway,
-                        flags=CREATE | REPLACE,
-                    ),
+                    route_message(self._settings, peer, self._index),
                 ]
             )
 
+    def route(self, peers: Iterable[PeerNode]) -> None:
+        """Reach these peers by VXLAN, instead of however they are reached now. Raises OSError."""
+        messages = [route_message(self._settings, peer, self._index) for peer in peers]
+        if messages:
+            self._where.domain.request(messages)
+
+    @property
+    def mtu(self) -> int:
+        """Of the way to other nodes; 0: the kernel's default."""
+        return self._mtu
+
     def remove_vxlan(self) -> None:
         self._index = self._mtu = 0
-        self._ignoring_gone(self._where.domain, rtnetlink.delete_device(OVERLAY_DEVICE))
+        request_ignoring_gone(self._where.domain, rtnetlink.delete_device(OVERLAY_DEVICE))
 
     def _ensure_vxlan(self, mtu: int) -> None:
         domain, settings = self._where.domain, self._settings
@@ -105,11 +115,17 @@ class OverlayDevices:
             end = DeviceEnd(OVERLAY_DEVICE, plan.mac_of(settings.pod_cidr), mtu=mtu)
             made = rtnetlink.add_vxlan(end, self._where.handle, settings.vni, settings.address, VXLAN_PORT)
             self._where.machine.request([made])
-            device = self._find(domain, OVERLAY_DEVICE)
+            device = find_device(domain, OVERLAY_DEVICE)
             if device is None:
                 raise OSError(errno.ENODEV, "the device is not there", OVERLAY_DEVICE)
             self._index, self._mtu = device.index, mtu
-            domain.request([rtnetlink.set_up(self._index, OVERLAY_DEVICE)])
+            domain.request(
+                [
+                    rtnetlink.add_address(self._index, OVERLAY_DEVICE, settings.gateway),
+                    rtnetlink.accept_any_way_back(self._index, OVERLAY_DEVICE),
+                    rtnetlink.set_up(self._index, OVERLAY_DEVICE),
+                ]
+            )
         elif mtu and mtu < self._mtu:
             domain.request([rtnetlink.set_mtu(self._index, OVERLAY_DEVICE, mtu)])
             self._mtu = mtu
@@ -129,14 +145,14 @@ class OverlayDevices:
         at all. `ours`: whether a device of our name is one that this node made earlier. Raises OSError."""
         settings, machine, domain = self._settings, self._where.machine, self._where.domain
         name = settings.host_device
-        inner, outer = self._find(domain, HOST_DEVICE), self._find(machine, name)
+        inner, outer = find_device(domain, HOST_DEVICE), find_device(machine, name)
         if (inner is None or outer is None) and outer is not None and not ours():
             raise FileExistsError(errno.EEXIST, "another node of this domain has it on this machine", name)
         known = [each for each in rtnetlink.routes(machine) if outer is None or each.index != outer.index]
         chosen, refused = plan.routes_of_machine(settings, [each.destination for each in known])
         if inner is None or outer is None or not chosen:
-            self._ignoring_gone(machine, rtnetlink.delete_device(name))
-            self._ignoring_gone(domain, rtnetlink.delete_device(HOST_DEVICE))
+            request_ignoring_gone(machine, rtnetlink.delete_device(name))
+            request_ignoring_gone(domain, rtnetlink.delete_device(HOST_DEVICE))
         if chosen:
             self._connect_machine(inner, outer)
             self._route_machine(chosen)
@@ -152,7 +168,7 @@ class OverlayDevices:
                 self._where.handle,
             )
             machine.request([pair])
-            inner, outer = self._find(domain, HOST_DEVICE), self._find(machine, name)
+            inner, outer = find_device(domain, HOST_DEVICE), find_device(machine, name)
         if inner is None or outer is None:
             raise OSError(errno.ENODEV, "the device is not there", name)
         _disable_ipv6(name)
@@ -173,24 +189,32 @@ class OverlayDevices:
 
     def _route_machine(self, chosen: list[str]) -> None:
         settings, machine = self._settings, self._where.machine
-        outer = self._find(machine, settings.host_device)
+        outer = find_device(machine, settings.host_device)
         if outer is None:
             raise OSError(errno.ENODEV, "the device is not there", settings.host_device)
         index, via, source = outer.index, links.NEXT_HOP, settings.host_address
         for stale in {each.destination for each in rtnetlink.routes(machine) if each.index == index} - set(chosen):
-            self._ignoring_gone(machine, rtnetlink.delete_route(stale, index))
+            request_ignoring_gone(machine, rtnetlink.delete_route(stale, index))
         for text in chosen:
             machine.request([rtnetlink.add_route(text, index, via=via, source=source, flags=CREATE | REPLACE)])
 
-    def _find(self, netlink: NetlinkSocket, name: str) -> Device | None:
-        return next((device for device in rtnetlink.devices(netlink) if device.name == name), None)
 
-    def _ignoring_gone(self, netlink: NetlinkSocket, message: NetlinkMessage) -> None:
-        try:
-            netlink.request([message])
-        except OSError as problem:
-            if problem.errno not in _GONE:
-                raise
+def find_device(netlink: NetlinkSocket, name: str) -> Device | None:
+    return next((device for device in rtnetlink.devices(netlink) if device.name == name), None)
+
+
+def request_ignoring_gone(netlink: NetlinkSocket, message: NetlinkMessage) -> None:
+    """What is to be deleted may be gone already."""
+    try:
+        netlink.request([message])
+    except OSError as problem:
+        if problem.errno not in _GONE:
+            raise
+
+
+def route_message(settings: OverlaySettings, peer: PeerNode, index: int) -> NetlinkMessage:
+    """Of a peer's pods, by one device, in place of the route by another one."""
+    return rtnetlink.add_route(peer.pod_cidr, index, via=peer.gateway, source=settings.gateway, flags=CREATE | REPLACE)
 
 
 def mtu_to(machine: NetlinkSocket, address: str) -> int:

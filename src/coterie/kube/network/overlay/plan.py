@@ -3,10 +3,12 @@
 vni_of(...)                    the number of the domain's VXLAN
 peers_of(own node, nodes)      the other nodes: address on the machines' network, range of pods
 changes(before, after)         what to add and to remove
+on_link(...)                   the peers that may be reached without VXLAN
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
@@ -37,6 +39,8 @@ class OverlaySettings:
     """Of pods and of the overlay; 0: the kernel's default."""
     between_machines: bool = True
     """False: this node has no peers to look for."""
+    link_routes: bool = True
+    """False: VXLAN also to peers on the same link."""
 
     @property
     def gateway(self) -> str:
@@ -101,6 +105,27 @@ def host_address_of(pod_cidr: str) -> str:
 def mac_of(pod_cidr: str) -> bytes:
     """Of a node's VXLAN device: locally administered, different for different ranges, and known to everybody."""
     return b"\x02\xc0" + socket.inet_aton(pod_cidr.partition("/")[0])
+
+
+def link_mac_of(vni: int, node: str) -> bytes:
+    """Of a node's device on the link that it shares with others: locally administered, and known to everybody in the domain. Other
+    domains on the link have others."""
+    found = hashlib.sha256(f"coterie link {vni} {node}".encode()).digest()[:6]
+    return bytes([found[0] & 0xFC | 0x02]) + found[1:]
+
+
+def on_link(
+    own: OverlaySettings, peers: Mapping[str, PeerNode], directly: Mapping[str, int], card: int
+) -> dict[str, PeerNode]:
+    """The peers that the network card with the node's own address reaches without a router. It is the same card for all of them, so
+    that both sides come to the same answer. `directly`: the index of the device that leads to an outer address, 0: by a router;
+    `card`: that of the network card, 0: there is none that could have a second link-layer address."""
+    length = ipaddress.IPv4Network(own.pod_cidr).prefixlen
+    return {
+        cidr: peer
+        for cidr, peer in peers.items()
+        if card and directly.get(peer.outer) == card and ipaddress.IPv4Network(cidr).prefixlen == length
+    }
 
 
 def can_carry(address: str) -> bool:

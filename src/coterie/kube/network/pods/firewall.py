@@ -8,7 +8,7 @@
 Pods are identified by address; a packet whose source address is not that of its device is dropped. What is not allowed
 is refused with an answer, so that clients fail at once. The domain's own processes reach every pod.
 
-Pods of other nodes come by the device `vx0`. Their kind is told by the place of their address in the range of their node: the
+Pods of other nodes come by the devices `vx0` and `vlink0`. Their kind is told by the place of their address in the range of their node: the
 lower half is of ordinary pods, the upper one of engines and guests, which count as guests until their agent says otherwise
 (`Firewall.add_remote`). The machine comes by `host0`, with the last address of the node's range: it reaches ordinary pods and names,
 and nobody reaches it.
@@ -21,7 +21,7 @@ import socket
 import struct
 
 from coterie.kube.network.pods import nftables
-from coterie.kube.network.pods.links import DEVICE_PREFIX, HOST_DEVICE, OVERLAY_DEVICE
+from coterie.kube.network.pods.links import DEVICE_PREFIX, HOST_DEVICE, LINK_DEVICE, PEER_PREFIX
 from coterie.kube.network.pods.netlink import NETLINK_NETFILTER, NetlinkMessage, NetlinkSocket
 
 TYPE_CHECKING = False
@@ -53,8 +53,10 @@ CONNECTIONS_OF_A_POD = 1024
 _PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17}
 _RAW, _DESTINATION_NAT, _FILTER = -300, -100, 0
 _SET_OF_KIND = {ENGINE: _ENGINES, GUEST: _GUESTS}
-_OVERLAY, _HOST = (name.encode() + b"\0" for name in (OVERLAY_DEVICE, HOST_DEVICE))
+_LINK, _HOST = (name.encode() + b"\0" for name in (LINK_DEVICE, HOST_DEVICE))
 """With its end: not the beginning of another name."""
+LINK_PROBE_PORT = 8472
+"""UDP: with what nodes on one link find out whether they reach each other there. The number of VXLAN, inside."""
 _DNS_PORT = 53
 _ELEMENTS_IN_MESSAGE = 1000
 _BYTES_IN_BATCH = 150_000
@@ -330,12 +332,23 @@ def _input_of_others(chain: str, cluster: ClusterPlan, to_gateway: bytes) -> lis
         _rule(chain, _from_overlay(), to_gateway, not_guest, _lower_half(cluster, _source()), *own_ports),
         _rule(chain, _from_overlay(), to_gateway, _source() + _in_set(_ENGINES), *own_ports),
         _rule(chain, _from_overlay(), to_gateway, _echo_request(), _ACCEPT),
+        _rule(chain, _link_probe(cluster), to_gateway, _ACCEPT),
         *_refuse(chain, _from_overlay()),
         _rule(chain, _from_machine(), to_gateway, _protocol("udp"), dns, _ACCEPT),
         _rule(chain, _from_machine(), to_gateway, _protocol("tcp"), dns, _ACCEPT),
         _rule(chain, _from_machine(), to_gateway, _echo_request(), _ACCEPT),
         *_refuse(chain, _from_machine()),
     ]
+
+
+def _link_probe(cluster: ClusterPlan) -> bytes:
+    """From the process of another node, by the shared link."""
+    from_link = nftables.load_meta(nftables.META_IIFNAME) + nftables.compare(nftables.EQUAL, _LINK)
+    place = _source() + nftables.mask(cluster.host_bits) + nftables.compare(nftables.EQUAL, struct.pack(">I", 1))
+    port = nftables.load_payload(nftables.TRANSPORT_HEADER, 2, 2) + nftables.compare(
+        nftables.EQUAL, struct.pack(">H", LINK_PROBE_PORT)
+    )
+    return from_link + _ipv4() + place + _protocol("udp") + port
 
 
 def _output_to_machine() -> list[NetlinkMessage]:
@@ -485,11 +498,12 @@ def _to_pod() -> bytes:
 
 
 def _from_overlay() -> bytes:
-    return nftables.load_meta(nftables.META_IIFNAME) + nftables.compare(nftables.EQUAL, _OVERLAY)
+    """From another node, by VXLAN or by a shared link."""
+    return nftables.load_meta(nftables.META_IIFNAME) + nftables.compare(nftables.EQUAL, PEER_PREFIX.encode())
 
 
 def _to_overlay() -> bytes:
-    return nftables.load_meta(nftables.META_OIFNAME) + nftables.compare(nftables.EQUAL, _OVERLAY)
+    return nftables.load_meta(nftables.META_OIFNAME) + nftables.compare(nftables.EQUAL, PEER_PREFIX.encode())
 
 
 def _from_machine() -> bytes:

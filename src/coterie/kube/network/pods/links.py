@@ -34,8 +34,12 @@ GATEWAY_MAC = bytes.fromhex("02000000c001")
 POD_MAC = bytes.fromhex("02000000c002")
 POD_DEVICE = "eth0"
 DEVICE_PREFIX = "p"
+PEER_PREFIX = "v"
+"""Names of devices that lead to other nodes, in the domain's network namespace, begin with it."""
 OVERLAY_DEVICE = "vx0"
-"""The VXLAN to other nodes, in the domain's network namespace."""
+"""The VXLAN to other nodes."""
+LINK_DEVICE = "vlink0"
+"""To nodes on the machine's own link, without VXLAN."""
 HOST_DEVICE = "host0"
 """The domain's end of the pair of devices that leads to the machine."""
 NEXT_HOP = "169.254.1.1"

@@ -31,15 +31,18 @@ LOOPBACK_INDEX = 1
 _NEWLINK, _DELLINK, _GETLINK, _NEWADDR, _GETADDR, _NEWROUTE, _DELROUTE, _GETROUTE = 16, 17, 18, 20, 22, 24, 25, 26
 _NEWNEIGH, _DELNEIGH = 28, 29
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO, _IFLA_NET_NS_FD, _IFLA_EXT_MASK = 1, 3, 4, 18, 28, 29
-_IFLA_GROUP, _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 27, 31, 32
+_IFLA_LINK, _IFLA_AF_SPEC, _IFLA_GROUP, _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 5, 26, 27, 31, 32
+_INET_CONF, _RP_FILTER, _RP_FILTER_LOOSE = 1, 8, 2
+_MACVLAN_MODE, _MACVLAN_PRIVATE = 1, 1
+_ETHERNET = 1
 _INFO_KIND, _INFO_DATA, _VETH_PEER = 1, 2, 1
 _VXLAN_ID, _VXLAN_LOCAL, _VXLAN_LEARNING, _VXLAN_PORT = 1, 4, 7, 15
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _NDA_DST, _NDA_LLADDR = 1, 2
-_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PREFSRC = 1, 4, 5, 7
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PREFSRC, _RTA_VIA = 1, 4, 5, 7, 18
 _TABLE_MAIN, _PROTOCOL_STATIC, _UNICAST, _ONLINK = 254, 4, 1, 4
 _SCOPE_UNIVERSE, _SCOPE_LINK = 0, 253
-_PERMANENT, _UP, _SKIP_STATISTICS = 0x80, 1, 8
+_PERMANENT, _UP, _NO_ARP, _SKIP_STATISTICS = 0x80, 1, 0x80, 8
 _NTF_SELF = 2
 _LEAVING = struct.pack("=I", 0x70)
 """The device group that is deleted as a whole."""
@@ -48,11 +51,14 @@ _LEAVING = struct.pack("=I", 0x70)
 class Device:
     """A device as the kernel lists it."""
 
-    __slots__ = ("index", "kind", "local", "mac", "mtu", "name", "up", "vni")
+    __slots__ = ("ethernet", "index", "kind", "local", "mac", "mtu", "name", "parent", "up", "vni")
 
     def __init__(self, answer: bytes) -> None:
-        self.index, flags = struct.unpack_from("=iI", answer, 4)
+        hardware, self.index, flags = struct.unpack_from("=HiI", answer, 2)
         self.up = bool(flags & _UP)
+        self.ethernet = hardware == _ETHERNET
+        self.parent = 0
+        """The index of the device that this one is on, in that device's network namespace."""
         self.name = self.kind = self.local = ""
         self.mac, self.mtu, self.vni = b"", 0, 0
         """`vni`, `local`: of a VXLAN device, its number and the source address of its packets."""
@@ -61,6 +67,8 @@ class Device:
                 self.name = _string(value)
             elif kind == _IFLA_ADDRESS:
                 self.mac = value
+            elif kind == _IFLA_LINK:
+                self.parent = struct.unpack("=I", value)[0]
             elif kind == _IFLA_MTU:
                 self.mtu = struct.unpack("=I", value)[0]
             elif kind == _IFLA_LINKINFO:
@@ -112,11 +120,22 @@ def routes(netlink: NetlinkSocket) -> Iterator[KernelRoute]:
 
 def route_to(netlink: NetlinkSocket, address: str) -> int:
     """The index of the device that leads to an address. OSError where there is no way."""
+    return _route_to(netlink, address)[0]
+
+
+def direct_route_to(netlink: NetlinkSocket, address: str) -> int:
+    """As `route_to`; 0 where the address is behind a router. OSError where there is no way."""
+    index, routed = _route_to(netlink, address)
+    return 0 if routed else index
+
+
+def _route_to(netlink: NetlinkSocket, address: str) -> tuple[int, bool]:
+    """(index of the device, whether a router is on the way)."""
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, 32, 0, 0, 0, 0, 0, 0, 0) + attribute(_RTA_DST, packed(address))
     for answer in netlink.dump(NetlinkMessage(f"route to {address}", _GETROUTE, 0, body)):
-        for kind, value in attributes(answer[12:]):
-            if kind == _RTA_OIF:
-                return int(struct.unpack("=I", value)[0])
+        found = dict(attributes(answer[12:]))
+        if _RTA_OIF in found:
+            return struct.unpack("=I", found[_RTA_OIF])[0], _RTA_GATEWAY in found or _RTA_VIA in found
     raise OSError(errno.ENETUNREACH, "no route", address)
 
 
@@ -143,6 +162,18 @@ def link(index: int, flags: int = 0) -> bytes:
 
 def set_up(index: int, name: str) -> NetlinkMessage:
     return NetlinkMessage(f"set {name} up", _NEWLINK, 0, link(index, _UP))
+
+
+def set_up_without_arp(index: int, name: str) -> NetlinkMessage:
+    return NetlinkMessage(f"set {name} up", _NEWLINK, 0, link(index, _UP | _NO_ARP))
+
+
+def accept_any_way_back(index: int, name: str) -> NetlinkMessage:
+    """A packet may come by this device although the route to its sender goes by another one (`rp_filter` 2), also where the
+    namespace is stricter. Only for a device with an address."""
+    value = attribute(_RP_FILTER, struct.pack("=I", _RP_FILTER_LOOSE))
+    body = link(index) + nest(_IFLA_AF_SPEC, nest(socket.AF_INET, nest(_INET_CONF, value)))
+    return NetlinkMessage(f"set rp_filter of {name}", _NEWLINK, 0, body)
 
 
 def set_up_by_name(name: str) -> NetlinkMessage:
@@ -202,6 +233,16 @@ def add_vxlan(device: DeviceEnd, netns: int, vni: int, local: str, port: int) ->
     )
     body = link(0) + text(_IFLA_IFNAME, device.name) + attribute(_IFLA_ADDRESS, device.mac) + _mtu(device.mtu)
     body += attribute(_IFLA_NET_NS_FD, struct.pack("=i", netns)) + nest(_IFLA_LINKINFO, text(_INFO_KIND, "vxlan"), data)
+    return NetlinkMessage(f"create device {device.name}", _NEWLINK, CREATE | EXCL, body)
+
+
+def add_macvlan(device: DeviceEnd, parent: int, netns: int) -> NetlinkMessage:
+    """A device in the network namespace behind `netns` with a link-layer address of its own on the link of the device
+    `parent`, which is in the namespace of the socket that makes it. It reaches no other such device of `parent`."""
+    data = nest(_INFO_DATA, attribute(_MACVLAN_MODE, struct.pack("=I", _MACVLAN_PRIVATE)))
+    body = link(0) + text(_IFLA_IFNAME, device.name) + attribute(_IFLA_ADDRESS, device.mac) + _mtu(device.mtu)
+    body += attribute(_IFLA_LINK, struct.pack("=I", parent)) + attribute(_IFLA_NET_NS_FD, struct.pack("=i", netns))
+    body += nest(_IFLA_LINKINFO, text(_INFO_KIND, "macvlan"), data)
     return NetlinkMessage(f"create device {device.name}", _NEWLINK, CREATE | EXCL, body)
 
 

@@ -1,0 +1,152 @@
+"""What every way of getting an image shares: layers checked and put in place whole, and the image's configuration read."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import os
+import platform
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from coterie.base.files import private_directory
+from coterie.kube.agent.images.model import ROOTFS, ImageError, StoredImage
+from coterie.kube.agent.images.store import ImageStore, remove_tree
+from coterie.kube.agent.images.unpack import unpack
+
+_CHUNK = 1 << 20
+_MOST_LAYERS = 512
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_OPENERS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
+    (b"\x1f\x8b", gzip.open),
+    (b"BZh", bz2.open),
+    (b"\xfd7zXZ\x00", lzma.open),
+)
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+def architecture() -> str:
+    """Of this machine, as images call it."""
+    return _ARCHITECTURES.get(platform.machine(), platform.machine())
+
+
+def hexadecimal(digest: Any) -> str:
+    """Of `sha256:...`. Raises ImageError for anything else."""
+    algorithm, _, value = str(digest).partition(":")
+    if algorithm != "sha256" or len(value) != 64 or any(c not in "0123456789abcdef" for c in value):
+        raise ImageError(f'"{digest}" is not a SHA-256 digest')
+    return value
+
+
+def layers_of(config: bytes, count: int) -> tuple[str, ...]:
+    """Digests of the unpacked layers, lowest first, of an image that this machine can run and that has `count` of them."""
+    parsed = json.loads(config)
+    wanted = architecture()
+    if parsed.get("architecture", wanted) != wanted:
+        raise ImageError(f"the image is for {parsed['architecture']}, this machine is {wanted}")
+    digests = tuple(parsed["rootfs"]["diff_ids"])
+    for digest in digests:
+        hexadecimal(digest)
+    if len(digests) != count or count > _MOST_LAYERS:
+        raise ImageError("the image's configuration names other layers than the image has")
+    return digests
+
+
+def stored_image(name: str, config: bytes, *, size: int, manifest: str = "") -> StoredImage:
+    """`manifest`: the digest by which a registry knows the image."""
+    parsed = json.loads(config)
+    settings = parsed.get("config") or {}
+    return StoredImage(
+        name,
+        f"sha256:{hashlib.sha256(config).hexdigest()}",
+        ROOTFS,
+        size=size,
+        entrypoint=tuple(settings.get("Entrypoint") or ()),
+        cmd=tuple(settings.get("Cmd") or ()),
+        env=tuple((key, value) for key, _, value in (line.partition("=") for line in settings.get("Env") or ())),
+        workdir=settings.get("WorkingDir") or "",
+        user=settings.get("User") or "",
+        layers=tuple(parsed["rootfs"]["diff_ids"]),
+        manifest=manifest,
+    )
+
+
+def layer_size(store: ImageStore, digest: str) -> int | None:
+    """Of a layer that is there."""
+    try:
+        return int((store.layer(digest) / "size").read_text())
+    except FileNotFoundError:
+        return None
+
+
+def install_layer(store: ImageStore, digest: str, packed: Callable[[], IO[bytes]]) -> int:
+    """Unpack a layer unless it is there; its size."""
+    hexadecimal(digest)
+    known = layer_size(store, digest)
+    if known is not None:
+        return known
+    place = store.layer(digest)
+    private_directory(store.layers)
+    aside = Path(tempfile.mkdtemp(prefix=".new-", dir=store.layers))
+    try:
+        (aside / "fs").mkdir(mode=0o755)
+        with packed() as source:
+            stream = _Hashing(_uncompressed(source))
+            with tarfile.open(fileobj=stream, mode="r|") as inner:
+                size = unpack(inner, aside / "fs")
+            stream.drain()
+        if stream.digest != digest:
+            raise ImageError(f"layer {digest[:19]} is not what its digest says: the image is damaged or forged")
+        (aside / "lock").touch()
+        (aside / "size").write_text(str(size))
+        if place.exists():
+            remove_tree(place)  # an earlier attempt that did not come to its end
+        os.replace(aside, place)
+    except BaseException:
+        remove_tree(aside)
+        raise
+    return size
+
+
+class _Hashing(io.RawIOBase):
+    """Hashes what is read through it."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        super().__init__()
+        self._source = source
+        self._hash = hashlib.sha256()
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._source.read(size)
+        self._hash.update(data)
+        return data
+
+    def drain(self) -> None:
+        while self.read(_CHUNK):
+            pass
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
+
+
+def _uncompressed(file: IO[bytes]) -> IO[bytes]:
+    start = file.read(6)
+    file.seek(0)
+    for magic, opener in _OPENERS:
+        if start.startswith(magic):
+            opened: IO[bytes] = opener(file)
+            return opened
+    if start.startswith(_ZSTD):
+        raise ImageError("the image's layers are packed with zstd, which is not supported; save it with gzip")
+    return file

@@ -1,0 +1,55 @@
+"""The section `image`: Kuscia's keys, and mirrors and authorities of ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from coterie.base.secret import SecretValue
+from coterie.kube.agent.images.model import ImageError
+from coterie.kube.agent.images.registry import RegistryEndpoint
+from coterie.kube.agent.images.sources import ConfiguredRegistry, PullSettings
+from coterie.node.config.reading import Block
+
+_PROXY = re.compile(r"(?:http://)?([A-Za-z0-9.-]+:[0-9]{1,5})/?")
+
+
+def read(block: Block) -> PullSettings:
+    policy = block.choice("pullPolicy", "local", ("local", "remote"))
+    registries = tuple(_registry(each) for each in _blocks(block, "registries") if each.raw("endpoint"))
+    wanted = block.text("defaultRegistry", "")
+    default = next((each for each in registries if wanted in (each.name, each.endpoint.host)), None)
+    if wanted and default is None:
+        default = ConfiguredRegistry("", _endpoint(block, "defaultRegistry", wanted))
+    proxy = block.text("httpProxy", "")
+    found = _PROXY.fullmatch(proxy)
+    if proxy and not found:
+        raise block.refused("httpProxy", f'"{proxy}" is not a proxy such as http://proxy.example:3128')
+    return PullSettings(policy == "remote", default, found[1] if found else "", registries)
+
+
+def _blocks(block: Block, key: str) -> list[Block]:
+    values = block.raw(key) or []
+    if not isinstance(values, list) or not all(isinstance(each, Mapping) for each in values):
+        raise block.refused(key, "must be a list of mappings")
+    return [Block(each, f"{block.path(key)}[{index}]") for index, each in enumerate(values)]
+
+
+def _registry(block: Block) -> ConfiguredRegistry:
+    endpoint = _endpoint(block, "endpoint", block.text("endpoint"))
+    endpoint = replace(
+        endpoint,
+        username=block.text("username", ""),
+        password=block.secret("password") or SecretValue(""),
+        ca_file=block.text("caFile", ""),
+    )
+    mirrors = tuple(_endpoint(block, "mirrors", each) for each in block.texts("mirrors", "registries"))
+    return ConfiguredRegistry(block.text("name", ""), endpoint, mirrors)
+
+
+def _endpoint(block: Block, key: str, text: str) -> RegistryEndpoint:
+    try:
+        return RegistryEndpoint.of(text)
+    except ImageError as problem:
+        raise block.refused(key, str(problem)) from problem
