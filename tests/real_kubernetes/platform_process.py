@@ -41,7 +41,12 @@ async def main(root: Path) -> None:
     identity = api_identity.ensure(paths, ("127.0.0.1", "localhost", "kubernetes"), SYSTEM_CLOCK)
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(signer=TokenSigner(identity.token_key), agent_tls=identity.agent_tls))
+    settings = Settings(
+        signer=TokenSigner(identity.token_key),
+        agent_tls=identity.agent_tls,
+        authentication_info=identity.authentication_info(),
+    )
+    server = ApiServer(store, settings)
     await server.start()
     http = HttpServer(server.handle, user_of=user_from_certificate, problem_response=status_response)
     host, port = await http.listen("127.0.0.1", 0, identity.server_tls())

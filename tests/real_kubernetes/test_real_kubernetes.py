@@ -5,9 +5,11 @@ Not part of `make test`: `make kubernetes` builds the binaries (scripts/get-kube
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
+import ssl
 import subprocess
 import sys
 import time
@@ -43,14 +45,22 @@ class RealKubernetes:
     def start(self) -> None:
         self._spawn("platform", sys.executable, str(Path(__file__).with_name("platform_process.py")), str(self.root))
         wait_until(self.kubeconfig.exists, "the API server is ready")
-        common = (f"--kubeconfig={self.kubeconfig}", "--secure-port=0", "--v=2")
-        self._spawn("scheduler", str(BINARIES / "kube-scheduler"), *common)
+        common = (
+            f"--kubeconfig={self.kubeconfig}",
+            f"--authentication-kubeconfig={self.kubeconfig}",
+            f"--authorization-kubeconfig={self.kubeconfig}",
+            "--bind-address=127.0.0.1",
+            "--v=2",
+        )
+        self._spawn("scheduler", str(BINARIES / "kube-scheduler"), *common, f"--cert-dir={self.root / 'scheduler'}")
         self._spawn(
             "controller-manager",
             str(BINARIES / "kube-controller-manager"),
             *common,
+            f"--cert-dir={self.root / 'controller-manager'}",
             f"--root-ca-file={self.root / 'platform/var/certs/pki/ca.crt'}",
             "--node-monitor-grace-period=60s",
+            "--resource-quota-sync-period=5s",  # our API server counts, but leaves the status to the controller
         )
 
     def _spawn(self, name: str, *command: str) -> None:
@@ -260,7 +270,7 @@ def test_quotas_count(cluster: RealKubernetes, namespace: str) -> None:
 @pytest.mark.parametrize("program", OLDEST_AND_NEWEST, ids=lambda path: path.name)
 def test_kubectl_old_and_new(cluster: RealKubernetes, namespace: str, program: Path) -> None:
     def kubectl(*words: str, given: Any = None) -> str:
-        return cluster.kubectl(*words, "-n", namespace, given=given, program=program)
+        return cluster.kubectl("-n", namespace, *words, given=given, program=program)
 
     kubectl("create", "deployment", "web", f"--image={IMAGE}", "--replicas=1", "--", "sh", "-c", "sleep 1000")
     kubectl("rollout", "status", "deployment/web", f"--timeout={SECONDS:.0f}s")
@@ -268,6 +278,26 @@ def test_kubectl_old_and_new(cluster: RealKubernetes, namespace: str, program: P
     kubectl("rollout", "status", "deployment/web", f"--timeout={SECONDS:.0f}s")
     assert "web" in kubectl("get", "all") and "Normal" in kubectl("describe", "deployment", "web")
     kubectl("delete", "deployment", "web")
+
+
+@pytest.mark.parametrize("port", [10257, 10259], ids=["controller-manager", "scheduler"])
+def test_they_know_our_users(cluster: RealKubernetes, port: int) -> None:
+    """Their own endpoints trust the authorities that extension-apiserver-authentication names, and ask us who may."""
+    pki = cluster.root / "platform/var/certs/pki"
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+
+    def status() -> int:
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=context)
+        try:
+            connection.request("GET", "/metrics")
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    assert status() == 403
+    context.load_cert_chain(pki / "admin.crt", pki / "admin.key")
+    assert status() == 200
 
 
 def test_nothing_was_missing(cluster: RealKubernetes) -> None:

@@ -23,7 +23,7 @@ from coterie.cli.tables import render_table
 from coterie.kube.agent.images import archive
 from coterie.kube.agent.images import pull as pulling
 from coterie.kube.agent.images.model import ImageError, StoredImage, split
-from coterie.kube.agent.images.registry import RegistryEndpoint
+from coterie.kube.agent.images.references import RegistryEndpoint
 from coterie.kube.agent.images.sources import ConfiguredRegistry, PullSettings, RegistryCredentials, docker_credentials
 from coterie.kube.agent.images.store import ImageStore
 

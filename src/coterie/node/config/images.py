@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from coterie.base.secret import SecretValue
 from coterie.kube.agent.images.model import ImageError
-from coterie.kube.agent.images.registry import RegistryEndpoint
+from coterie.kube.agent.images.references import RegistryEndpoint
 from coterie.kube.agent.images.sources import ConfiguredRegistry, PullSettings
 from coterie.node.config.reading import Block
 

@@ -21,7 +21,8 @@ from coterie.base.secret import STARS
 from coterie.kube.agent.images import pull as pulling
 from coterie.kube.agent.images import registry as registries
 from coterie.kube.agent.images.model import ImageError, StoredImage
-from coterie.kube.agent.images.registry import RegistryEndpoint, RegistryUnavailable
+from coterie.kube.agent.images.references import RegistryEndpoint
+from coterie.kube.agent.images.registry import RegistryUnavailable
 from coterie.kube.agent.images.store import ImageStore
 
 BASE = tar([entry("etc/name", b"base"), entry("etc/gone", b"x")])

@@ -16,7 +16,7 @@ from coterie.base.secret import SecretValue
 from coterie.kube.agent.images.model import ImageError
 from coterie.kube.agent.images.pull import parse
 from coterie.kube.agent.images.puller import ImagePuller
-from coterie.kube.agent.images.registry import RegistryEndpoint
+from coterie.kube.agent.images.references import RegistryEndpoint
 from coterie.kube.agent.images.sources import (
     ConfiguredRegistry,
     PullSettings,

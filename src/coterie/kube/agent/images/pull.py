@@ -33,7 +33,8 @@ from coterie.kube.agent.images.layers import (
     stored_image,
 )
 from coterie.kube.agent.images.model import ImageError, StoredImage, normalise, split
-from coterie.kube.agent.images.registry import RegistryClient, RegistryEndpoint, RegistryUnavailable
+from coterie.kube.agent.images.references import ImageReference, RegistryEndpoint
+from coterie.kube.agent.images.registry import RegistryClient, RegistryUnavailable
 from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.agent.images.unpack import MOST_BYTES
 
@@ -48,23 +49,6 @@ Progress = Callable[[str, int, int], None]
 """(digest, bytes that are here, bytes in all), from any thread."""
 Pause = Callable[[int], None]
 """Before another attempt, whose number it gets."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImageReference:
-    """An image name, taken apart for a registry."""
-
-    registry: str
-    """Empty: the name has none."""
-    repository: str
-    reference: str
-    """Tag or digest."""
-    name: str
-    """Under which the image is stored."""
-
-    @property
-    def digest(self) -> str:
-        return self.reference if ":" in self.reference else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,17 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from coterie.kube.agent.images import pull as pulling
+from coterie.base.lazy_import import lazy_import
 from coterie.kube.agent.images.model import ImageError, StoredImage
 from coterie.kube.agent.images.sources import PullSettings, RegistryCredentials
 from coterie.kube.agent.images.store import ImageStore
+
+if TYPE_CHECKING:
+    from coterie.kube.agent.images import pull as pulling
+else:
+    pulling = lazy_import("coterie.kube.agent.images.pull")  # with an HTTP client and archives; most nodes pull nothing
 
 ALWAYS, NEVER = "Always", "Never"
 _AT_ONCE = 3

@@ -11,8 +11,7 @@ from typing import Any
 
 from coterie.base.secret import SecretValue
 from coterie.kube.agent.images.model import ImageError
-from coterie.kube.agent.images.pull import ImageReference
-from coterie.kube.agent.images.registry import RegistryEndpoint
+from coterie.kube.agent.images.references import ImageReference, RegistryEndpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from coterie.base.clock import Clock, rfc3339
+from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Response
 from coterie.kube.api import errors, names, patch
 from coterie.kube.api.schema.builtin import BuiltinSchemas
@@ -17,7 +18,12 @@ from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.verbs.write import WriteVerbs
 from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
 
-ConnectVerb = Callable[[ResourceRequest], Awaitable[Response]]
+if TYPE_CHECKING:
+    from coterie.kube.apiserver.webhooks import conversion
+else:
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
+
+ConnectVerb = Callable[[ResourceRequest], Response | Awaitable[Response]]
 Object = dict[str, Any]
 _BINDING = ("", "v1", "Binding")
 
@@ -55,7 +61,7 @@ class Subresources:
     def connected(self, verb: ConnectVerb) -> ConnectVerb:
         """The verb of a connection to a pod, after the policies and webhooks that it concerns."""
 
-        def connect(call: ResourceRequest) -> Awaitable[Response]:
+        def connect(call: ResourceRequest) -> Response | Awaitable[Response]:
             self._admit(lambda: _connect_attempt(call))
             return self._connect(call, verb) if self._webhooks.active else verb(call)
 
@@ -67,7 +73,8 @@ class Subresources:
         kind = (subresource.group, subresource.version, subresource.kind)
         reviewer = self._webhooks.reviewer(call, "CONNECT", name=call.name, kind=kind)
         if reviewer is not None:
-            call.entry()
+            if subresource.name != "proxy":
+                call.entry()  # of a proxied name scheme and port may be part
             shown = _connect_options(call, subresource.kind)
             if await reviewer.mutate(shown, None) is not shown:
                 raise errors.InternalError(
@@ -75,7 +82,8 @@ class Subresources:
                     "which is not supported"
                 )
             await reviewer.validate(shown, None)
-        return await verb(call)
+        answer = verb(call)
+        return answer if isinstance(answer, Response) else await answer
 
     # -- scale --------------------------------------------------------------------------------------------------
 
@@ -102,6 +110,8 @@ class Subresources:
 
         asked = options.write_options(call.request)
         raw = await self._writer.change_object(call, rescaled, asked)
+        if call.converts:
+            await conversion.show(call, raw)
         return _answer(call.strategy.scale_of(call.view.load(raw)))
 
     # -- pods ---------------------------------------------------------------------------------------------------
@@ -239,6 +249,8 @@ def _connect_options(call: ResourceRequest, kind: str) -> Object:
     if kind == "PodPortForwardOptions":
         ports = [int(port) for each in request.params.get("ports", []) for port in each.split(",") if port.isdecimal()]
         return {**out, "ports": ports} if ports else out
+    if call.target.subresource == "proxy":
+        return {**out, "path": call.target.rest} if call.target.rest else out
     for name in ("stdin", "stdout", "stderr", "tty"):
         if options.boolean(request, name):
             out[name] = True
