@@ -40,6 +40,7 @@ HOOK = {
     ],
     "matchConditions": [{"name": "named", "expression": "object.metadata.name != 'x'"}],
 }
+POLICY_MATCH = {"resourceRules": HOOK["rules"]}
 VALIDATING = (HOOKS, "ValidatingWebhookConfiguration")
 GOOD: dict[Kind, dict[str, Any]] = {
     ("", "Binding"): {"metadata": META, "target": {"kind": "Node", "name": "n"}},
@@ -111,6 +112,10 @@ GOOD: dict[Kind, dict[str, Any]] = {
     (RBAC, "RoleBinding"): {"metadata": META, "roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "ServiceAccount", "name": "s", "namespace": "n"}]},
     ("scheduling.k8s.io", "PriorityClass"): {"metadata": {"name": "x"}, "value": 1000},
     ("storage.k8s.io", "StorageClass"): {"metadata": {"name": "x"}, "provisioner": "a.io/b"},
+    (HOOKS, "MutatingAdmissionPolicy"): {"metadata": {"name": "x"}, "spec": {"matchConstraints": POLICY_MATCH, "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'remove', path: '/data'}]"}}]}},
+    (HOOKS, "MutatingAdmissionPolicyBinding"): {"metadata": {"name": "x"}, "spec": {"policyName": "x"}},
+    (HOOKS, "ValidatingAdmissionPolicy"): {"metadata": {"name": "x"}, "spec": {"matchConstraints": POLICY_MATCH, "validations": [{"expression": "object.spec.x > 1"}]}},
+    (HOOKS, "ValidatingAdmissionPolicyBinding"): {"metadata": {"name": "x"}, "spec": {"policyName": "x", "validationActions": ["Deny"]}},
     (HOOKS, "MutatingWebhookConfiguration"): {"metadata": {"name": "x"}, "webhooks": [{**HOOK, "reinvocationPolicy": "IfNeeded"}]},
     (HOOKS, "ValidatingWebhookConfiguration"): {"metadata": {"name": "x"}, "webhooks": [HOOK]},
 }  # fmt: skip
