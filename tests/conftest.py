@@ -45,6 +45,7 @@ _GROUPS = (
     (re.compile(r"tests/faults/test_fault_(jobs|pod_network)\.py::"), "fault-jobs"),
     (re.compile(r"tests/e2e/test_e2e_(network(_readme)?|not_fenced|plain_workloads)\.py::"), "e2e-network"),
     (re.compile(r"tests/e2e/test_e2e_services\.py::"), "e2e-services"),
+    (re.compile(r"tests/e2e/test_e2e_webhooks\.py::"), "e2e-webhooks"),
     (re.compile(r"tests/e2e/test_e2e_joined\.py::"), "e2e-joined"),
     (re.compile(r"tests/e2e/test_e2e_lite_machines\.py::"), "e2e-lite-machines"),
     (re.compile(r"tests/e2e/"), "e2e-autonomy"),

@@ -95,6 +95,8 @@ class Agent:
                 await self._logs(writer, query)
             elif kind == "stats":
                 self._stats(writer)
+            elif kind == "podConnect":
+                await self._pod(reader, writer, query)
             elif kind == "portForward":
                 await self._port_forward(headers, reader, writer)
             elif kind in ("exec", "attach"):
@@ -113,6 +115,14 @@ class Agent:
         body = figures.read_bytes() if figures.exists() else b""
         line = b"200 OK" if body else b"404 Not Found"
         writer.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (line, len(body), body))
+
+    async def _pod(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, query: Query) -> None:
+        """A pod with a small web server, for the API server's proxy."""
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: tcp\r\nConnection: Upgrade\r\n\r\n")
+        line = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0]
+        body = b"port %b got %b\n" % (query["port"][0].encode(), line.rpartition(b" ")[0])
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
 
     # -- logs ---------------------------------------------------------------------------------------------------
 

@@ -12,11 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from server_process import ApiFailed, ServerProcess
+
+from coterie.base import pki
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(120)]
 
@@ -81,11 +84,14 @@ def found(server: ServerProcess, path: str) -> Any:
 class Operator:
     """`kopf run` beside a server; stopped as a container would be."""
 
-    def __init__(self, server: ServerProcess, home: Path) -> None:
+    def __init__(
+        self, server: ServerProcess, home: Path, programme: str = "kopf_operator.py", space: str = SPACE, **more: str
+    ) -> None:
+        """`more`: of its environment."""
         self._log = home / "kopf.log"
-        command = [sys.executable, "-m", "kopf", "run", "--verbose", "-n", SPACE, str(GUESTS / "kopf_operator.py")]
+        command = [sys.executable, "-m", "kopf", "run", "--verbose", "-n", space, str(GUESTS / programme)]
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, env=environment(server, home), stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, env={**environment(server, home), **more}, stdout=log, stderr=log)
 
     def stop(self) -> str:
         self._process.send_signal(signal.SIGINT)
@@ -140,6 +146,66 @@ def test_an_operator_does_its_work(server: ServerProcess, tmp_path: Path) -> Non
         log += again.stop()
     assert "Traceback" not in log, log[-4000:]
     server.api("DELETE", f"/api/v1/namespaces/{SPACE}")
+
+
+HOOKS = "hooks.example"
+HOOKS_SPACE = "kopf-hooks"
+HOOKED = f"/apis/{HOOKS}/v1/namespaces/{HOOKS_SPACE}/widgets"
+REGISTERED = "/apis/admissionregistration.k8s.io/v1"
+
+
+def certificates(home: Path) -> dict[str, str]:
+    """Of the operator's webhook server: kopf makes its own only with a library that is not needed otherwise."""
+    now = datetime.now(UTC)
+    authority = pki.self_signed_ca("hooks", pki.new_key(), now=now)
+    key = pki.new_key()
+    issued = pki.issue_server(authority, "hooks", key.public_key(), names=("127.0.0.1",), now=now)
+    files = {
+        "HOOK_CA": pki.certificate_pem(authority.certificate),
+        "HOOK_CERTIFICATE": pki.certificate_pem(issued),
+        "HOOK_KEY": pki.key_pem(key),
+    }
+    for name, text in files.items():
+        (home / name).write_bytes(text)
+    return {name: str(home / name) for name in files}
+
+
+def test_an_operator_serves_admission_webhooks(server: ServerProcess, tmp_path: Path) -> None:
+    sys.path.insert(0, str(GUESTS))
+    try:
+        from widgets import definition, widget  # noqa: PLC0415 - a module of the guests, not of the tests
+    finally:
+        sys.path.remove(str(GUESTS))
+    server.api("POST", "/api/v1/namespaces", {"metadata": {"name": HOOKS_SPACE}})
+    server.api("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition(HOOKS))
+    operator = Operator(server, tmp_path, "kopf_webhooks.py", HOOKS_SPACE, **certificates(tmp_path))
+    try:
+        for kind in ("mutating", "validating"):
+            path = f"{REGISTERED}/{kind}webhookconfigurations/managed.{HOOKS}"
+            soon(lambda path=path: (found(server, path) or {}).get("webhooks"), f"the {kind} configuration")
+        made = server.api("POST", HOOKED, widget(HOOKS, "one", size=2))
+        assert made["spec"] == {"size": 2, "parts": {"made": "by-webhook", "for": "coterie-admin"}}
+        with pytest.raises(ApiFailed, match=r"409: admission webhook .* denied the request: thirteen is not a size"):
+            server.api("POST", HOOKED, widget(HOOKS, "two", size=13))
+        with pytest.raises(ApiFailed, match="thirteen is not a size"):
+            server.api("PATCH", f"{HOOKED}/one", {"spec": {"size": 13}}, MERGE)
+        changed = server.api("PATCH", f"{HOOKED}/one", {"spec": {"size": 60, "parts": {"a": "b"}}}, MERGE)
+        assert changed["spec"]["parts"] == {"made": "by-webhook", "for": "coterie-admin", "a": "b"}
+        server.api("PATCH", f"{HOOKED}/one", {"metadata": {"labels": {"keep": "yes"}}}, MERGE)
+        with pytest.raises(ApiFailed, match="one is to be kept"):
+            server.api("DELETE", f"{HOOKED}/one")
+        server.api("PATCH", f"{HOOKED}/one", {"metadata": {"labels": {"keep": None}}}, MERGE)
+        server.api("DELETE", f"{HOOKED}/one")
+        soon(lambda: found(server, f"{HOOKED}/one") is None, "the end of the object")
+    finally:
+        log = operator.stop()
+        for kind in ("mutating", "validating"):
+            found_one = found(server, f"{REGISTERED}/{kind}webhookconfigurations/managed.{HOOKS}")
+            if found_one is not None:
+                server.api("DELETE", f"{REGISTERED}/{kind}webhookconfigurations/managed.{HOOKS}")
+    assert "Traceback" not in log, log[-4000:]
+    server.api("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.{HOOKS}")
+    server.api("DELETE", f"/api/v1/namespaces/{HOOKS_SPACE}")
 
 
 def _status_with(server: ServerProcess, *names: str) -> Any:

@@ -17,16 +17,19 @@ from kept_nodes import QUIET, KeptNodes
 from kubectl_chapters import (
     access,
     autoscaling,
+    certificates,
     changing,
     create,
     custom,
     discovery,
+    kinds,
     policies,
     reading,
     removal,
     services,
     sets,
     streams,
+    webhooks,
     workloads,
 )
 from kubectl_runner import Kubectl, minor
@@ -36,7 +39,8 @@ from server_process import ApiFailed, ServerProcess
 CHAPTERS = (
     discovery.DISCOVERY, discovery.KUSCIA, create.CREATE, create.REFUSALS, reading.GET, reading.DESCRIBE, reading.WAIT,
     changing.APPLY, changing.CHANGE, workloads.WORKLOADS, sets.SETS, removal.DELETE, removal.NAMESPACES, access.AUTH, access.NODES,
-    streams.STREAMS, autoscaling.AUTOSCALING, custom.CUSTOM, policies.POLICIES, services.SERVICES,
+    streams.STREAMS, autoscaling.AUTOSCALING, custom.CUSTOM, policies.POLICIES, services.SERVICES, kinds.KINDS,
+    certificates.CERTIFICATES, webhooks.WEBHOOKS,
 )  # fmt: skip
 VERSIONS = kubectl_runner.chosen()
 

@@ -175,3 +175,34 @@ def test_top(autonomy: Cluster) -> None:
 
     until("the pod's use is told, and within its limit", busy, 45)
     assert re.search(r"^node-a\s+\d+m\s+\d+%\s+\d+Mi\s+\d+%", autonomy.do("top node"), re.MULTILINE)
+
+
+def test_requests_through_the_api(autonomy: Cluster) -> None:
+    """pods/proxy, services/proxy and nodes/proxy, and what is there of the API itself."""
+    autonomy.apply(
+        {
+            **pod("page", container(script="mkdir /tmp/w; cd /tmp/w; echo hello >x; exec python3 -m http.server 8000")),
+            "metadata": {"name": "page", "labels": {"app": "page"}},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "page"},
+            "spec": {"selector": {"app": "page"}, "ports": [{"name": "http", "port": 80, "targetPort": 8000}]},
+        },
+    )
+    autonomy.ready("page")
+    base = f"/api/v1/namespaces/{autonomy.namespace}"
+    until("the pod answers", lambda: autonomy.try_("get", "--raw", f"{base}/pods/page:8000/proxy/x").out == "hello\n")
+    until(
+        "the Service does", lambda: autonomy.try_("get", "--raw", f"{base}/services/page:http/proxy/x").out == "hello\n"
+    )
+    assert "refused" in autonomy.fail(f"get --raw {base}/pods/page:8001/proxy/x")
+    node = autonomy.pod("page")["spec"]["nodeName"]
+    assert autonomy.do(f"get --raw /api/v1/nodes/{node}/proxy/healthz") == "ok"
+    assert re.search(r"kubernetes +ClusterIP +\S+\.0\.1 ", autonomy.do("get service kubernetes -n default"))
+    assert re.search(
+        r"kubernetes +127\.0\.0\.\d+:\d+|kubernetes +\S+:\d+", autonomy.do("get endpoints kubernetes -n default")
+    )
+    seconds = [each.get("tolerationSeconds") for each in autonomy.pod("page")["spec"]["tolerations"]]
+    assert seconds == [5, 5] or seconds == [1, 1]

@@ -176,7 +176,8 @@ VIRTUAL = [resource for resource in BUILTIN if resource.virtual]
 
 
 def name_of(resource: Resource, name: str = "fuzz") -> str:
-    return "widgets.fuzz.example" if resource.plural == "customresourcedefinitions" else name
+    fixed = {"customresourcedefinitions": "widgets.fuzz.example", "ipaddresses": "100.112.77.7"}
+    return fixed.get(resource.plural, name)
 
 
 def good(resource: Resource, name: str = "fuzz") -> Object:

@@ -32,7 +32,7 @@ JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-STREAMED = ("log", "exec", "attach", "portforward")
+STREAMED = ("log", "exec", "attach", "portforward", "proxy")
 METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "get": "GET"}
 Object = dict[str, Any]
 

@@ -108,6 +108,8 @@ USED = [
     ("apiServer.names[]", "a.example", "api.names", ("a.example",), MASTER),
     ("apiServer.eventTTLSeconds", 60, "api.event_ttl_seconds", 60, MASTER),
     ("apiServer.auditLog", "a.jsonl", "api.audit_log", "a.jsonl", MASTER),
+    ("apiServer.auditLog", "", "api.audit_log", "", MASTER),
+    ("apiServer.auditPolicy", "policy.yaml", "api.audit_policy", "policy.yaml", MASTER),
     ("controllers.profile", "standard", "controllers.pod_eviction_seconds", 5, MASTER),
     ("controllers.profile", "quick", "controllers.node_grace_seconds", 6, MASTER),
     ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),

@@ -53,7 +53,9 @@ class Request:
     """`path` is percent-decoded, `query` is raw; header names are lower-case; of equal ones the last wins, but
     lists (accept, sub-protocols) are joined by a comma and impersonation headers by a line feed."""
 
-    __slots__ = ("_params", "annotations", "body", "headers", "impersonator", "method", "path", "peer", "query", "user")
+    __slots__ = (
+        "_params", "annotations", "audit", "body", "headers", "impersonator", "method", "path", "peer", "query", "user",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -76,6 +78,8 @@ class Request:
         """Who really asks, when `user` is somebody else."""
         self.annotations: dict[str, str] | None = None
         """For the audit log: what was found out while it was answered."""
+        self.audit: object = None
+        """What the audit of the server keeps with the request."""
         self._params: dict[str, list[str]] | None = None
 
     @property

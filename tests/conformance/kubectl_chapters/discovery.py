@@ -7,6 +7,19 @@ from kubectl_steps import Chapter, Command
 KUSCIA_SHORT_NAMES = ("dr", "cdr", "gw", "kj", "kjs", "kt", "kts", "kd", "kds", "trg", "tr", "daimg", "kdd",
                       "dds", "ddg", "interop")  # fmt: skip
 
+_REGISTRATION = """
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.down.example.com}
+spec:
+  group: down.example.com
+  version: v1
+  groupPriorityMinimum: 10
+  versionPriority: 10
+  insecureSkipTLSVerify: true
+  service: {namespace: default, name: nobody}
+"""
+
 DISCOVERY = Chapter(
     "discovery",
     (
@@ -65,6 +78,20 @@ DISCOVERY = Chapter(
         Command(
             "raw openapi", "get --raw /openapi/v3", check=lambda d: "apis/kuscia.secretflow/v1alpha1" in d["paths"]
         ),
+        Command(
+            "register",
+            "apply -f registration.yaml",
+            out="apiservice.apiregistration.k8s.io/v1.down.example.com created",
+        ),
+        Command("register again", "apply -f registration.yaml", out="unchanged"),
+        Command(
+            "registered",
+            "get apiservice v1.down.example.com",
+            out=r"^v1.down.example.com\s+default/nobody\s+False \(ServiceNotFound\)",
+        ),
+        Command("others unharmed", "get deployments", err="No resources found"),
+        Command("its group only", "get --raw /apis/down.example.com/v1", rc=1, err="ServiceNotFound"),
+        Command("deregister", "delete apiservice v1.down.example.com", out="deleted"),
         Command("raw missing", "get --raw /apis/no.such/v1", rc=1, err="NotFound"),
         Command("unknown kind", "get nopes", rc=1, err=r"the server doesn't have a resource type"),
         Command("config view", "config view -o json", check=lambda c: c["current-context"] and c["users"]),
@@ -75,6 +102,7 @@ DISCOVERY = Chapter(
         Command("config delete-context", "config delete-context other", out="deleted context other"),
         Command("config current-context", "config current-context", out="conformance"),
     ),
+    files={"registration.yaml": _REGISTRATION},
 )
 
 _SHORT = (

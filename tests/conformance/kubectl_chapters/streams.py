@@ -69,6 +69,12 @@ def _browse(scene: Scene, match: re.Match[str]) -> None:
         assert b'"talk"' in answer.read()
 
 
+def _browse_pod(scene: Scene, match: re.Match[str]) -> None:
+    url = f"http://127.0.0.1:{match[1]}/api/v1/namespaces/{scene.namespace}/pods/talk:8080/proxy/page"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert answer.read() == b"port 8080 got GET /page\n"
+
+
 # What kubectl falls back to when something between it and the server knows no WebSocket.
 _SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
 
@@ -107,11 +113,15 @@ STREAMS = Chapter(
         Command("port-forward SPDY", "port-forward pod/talk :8080", env=_SPDY, meanwhile=Meanwhile(r"^Forwarding from 127\.0\.0\.1:(\d+) -> 8080", _talk)),
         Command("exec SPDY", "exec -i talk -- sh -c 'cat; exit 3'", env=_SPDY, stdin="x" * 100_000, rc=3, out=r"\Ax{100000}\Z"),
         Command("proxy", "proxy --port=0", meanwhile=Meanwhile(r"^Starting to serve on 127\.0\.0\.1:(\d+)", _browse)),
+        Command("proxy to a pod", "get --raw /api/v1/namespaces/{ns}/pods/talk:8080/proxy/a/b?c=1", out=r"^port 8080 got GET /a/b\?c=1"),
+        Command("proxy to no pod", "get --raw /api/v1/namespaces/{ns}/pods/none/proxy/", rc=1, err="NotFound"),
+        Command("proxy through kubectl", "proxy --port=0", meanwhile=Meanwhile(r"^Starting to serve on 127\.0\.0\.1:(\d+)", _browse_pod)),
         Command("debug", "debug talk --image=busybox --target=main -c probe --attach=false -- sleep 9", since="1.25"),
         Command("debug container", "get pod talk -o json", check=lambda p: p["spec"]["ephemeralContainers"][0]["name"] == "probe", since="1.25"),
         Command("debug copy", "debug talk --image=busybox --copy-to=twin --attach=false -- sleep 9", since="1.22"),
         Command("debug twin", "get pod twin -o json", check=lambda p: len(p["spec"]["containers"]) == 2, since="1.22"),
         Act("measure", _measure),
+        Command("proxy to a node", "get --raw /api/v1/nodes/edge-1/proxy/stats/summary", check=lambda s: s["node"]["nodeName"] == "edge-1"),
         Command("top node", "top node edge-1", out=r"^edge-1\s+500m\s+12%\s+2048Mi\s+25%"),
         Command("top pods", "top pods", out=r"^talk\s+30m\s+32Mi", absent="two"),
         Command("top containers", "top pod talk --containers", out=r"^talk\s+main\s+30m\s+32Mi"),

@@ -45,6 +45,15 @@ def test_pods_that_are_refused(asked: dict[str, Any], reason: str, word: str) ->
     assert found is not None and found[0] == reason and word in found[1]
 
 
+def test_a_runtime_class_with_our_handler_is_taken() -> None:
+    asked = pod(runtimeClassName="small")
+    asked["metadata"]["annotations"] = {"coterie.io/runtime-handler": "runp"}
+    assert refused_pod(asked) is None
+    asked["metadata"]["annotations"] = {"coterie.io/runtime-handler": "kata"}
+    why = 'runtimeClassName: the handler "kata" of RuntimeClass "small" is not supported by this node: it has "runp"'
+    assert refused_pod(asked) == ("NotAdmitted", why)
+
+
 def test_pods_that_are_not() -> None:
     asked = context(
         runAsUser=1,

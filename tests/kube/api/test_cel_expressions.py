@@ -196,15 +196,15 @@ def test_expression_holds(source: str) -> None:
         ("self.replicas.all(x, x)", "no such overload"),
         ("int('x')", "invalid syntax"),
         ("int('99999999999999999999')", "integer overflow"),
-        ("timestamp('yesterday')", "parsing time"),
+        ("timestamp(dyn('yesterday'))", "parsing time"),
         ("timestamp('9999-12-31T23:59:59Z') + duration('1h')", "timestamp overflow"),
-        ("duration('1x')", "invalid duration"),
+        ("duration(dyn('1x'))", "invalid duration"),
         ("quantity('x')", "quantities must match"),
         ("quantity('1.5').asInteger()", "cannot convert value to integer"),
         ("ip('1.2.3')", "parse error"),
         ("cidr('1.2.3.4')", "invalid"),
         ("url('no')", "URL parse error"),
-        ("'a'.matches('(')", "error parsing regexp"),
+        ("'a'.matches(dyn('('))", "error parsing regexp"),
         ("'abc'.substring(2, 1)", "invalid substring range"),
         ("'abc'.charAt(4)", "index out of range: 4"),
         ("[].min()", "min called on empty list"),
@@ -305,6 +305,16 @@ def test_shared_structures_cannot_make_comparison_explode() -> None:
     left = "cel.bind(a, [1, 1], cel.bind(b, [a, a], cel.bind(c, [b, b], cel.bind(d, [c, c], cel.bind(e, [d, d], "
     source = left + "[[[e,e],[e,e]],[[e,e],[e,e]]] == [[[e,e],[e,e]],[[e,e],[e,e]]])))))"
     assert run(source) is True
+
+
+@pytest.mark.parametrize(
+    "test", ["self.big == self.other", "[self.big] != [self.other]", "self.big in [self.other]", "[self.big].distinct().size() == 1"]
+)  # fmt: skip
+def test_comparisons_cost_all_that_is_compared(test: str) -> None:
+    big, other = ({f"k{n}": [[m] for m in range(100)] for n in range(10)} for _ in range(2))
+    program = compile_expression(f"self.turns.all(x, {test} || true)", {"self": DYN})
+    with pytest.raises(CostExceeded):
+        program.evaluate([{"turns": list(range(300)), "big": big, "other": other}], [200_000])
 
 
 def test_long_chains_of_and_are_flat() -> None:

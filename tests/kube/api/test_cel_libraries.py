@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coterie.kube.api.cel.errors import CelError, CompileError
+from coterie.kube.api.cel.errors import CelError, CompileError, CostExceeded
 from coterie.kube.api.cel.lib_authorization import AccessDecision, AccessQuery, AuthorizerValue
 from coterie.kube.api.cel.program import compile_expression
 from coterie.kube.api.cel.types import AUTHORIZER, DYN, CelType
@@ -39,6 +39,12 @@ semver('1.0.0+a').compareTo(semver('1.0.0+b')) == 0
 {'a': 1}.transformList(k, v, k) == ['a'] && [3, 4].transformMap(i, v, v * 2) == {0: 6, 1: 8}
 {'a': 1}.transformMapEntry(k, v, {v: k}) == {1: 'a'} && [1, 1].existsOne(i, v, i == 0)
 optional.of(1).hasValue() && optional.none().orValue(2) == 2 && {'a': 1}[?'b'].or(optional.of(3)).value() == 3
+[1, 2, 3, 4].slice(1, 3) == [2, 3] && [1, 2, 2, 3].distinct() == [1, 2, 3] && [5, 3, 1, 2].reverse() == [2, 1, 3, 5]
+[1, [2, 3], [4, [5]]].flatten() == [1, 2, 3, 4, [5]] && [1, [2, [3, [4]]]].flatten(2) == [1, 2, 3, [4]]
+lists.range(5) == [0, 1, 2, 3, 4] && [3, 2, 1].sort() == [1, 2, 3] && ['b', 'c', 'a'].sort() == ['a', 'b', 'c']
+[{'n': 'b', 's': 1}, {'n': 'a', 's': 2}].sortBy(e, e.n).map(e, e.s) == [2, 1] && lists.range(3).sortBy(n, -n) == [2, 1, 0]
+[1, 2].first().value() == 1 && [1, 2].last().value() == 2 && ![].first().hasValue()
+[optional.of(1), optional.none(), optional.of(2)].unwrapOpt() == [1, 2] && optional.unwrap([optional.of('a')]) == ['a']
 quantity('1k').asInteger() == 1000 && quantity('50M').compareTo(quantity('50Mi')) == -1
 ip('10.0.0.1').family() == 4 && cidr('10.0.0.0/8').containsIP('10.1.2.3') && !isCIDR('10.0.0.0')
 url('https://example.com:80/a?b=c').getHost() == 'example.com:80' && !isURL('no url')
@@ -62,6 +68,11 @@ def test_row_is_true(source: str) -> None:
     [
         ("math.greatest([]) == 1", "must not be empty"),
         ("math.greatest(dyn('a'), 1) == 1", "no such overload"),
+        ("[1, 2].slice(1, 5) == []", r"cannot slice\(1, 5\), list is length 2"),
+        ("[1, 2].slice(2, 1) == []", "start index must be less than or equal to end index"),
+        ("[1, dyn('a')].sort() == []", "list elements must have the same type"),
+        ("[[1], [2]].sort() == []", "list elements must be comparable"),
+        ("lists.range(1000000000) == []", "list is too long"),
         ("math.bitShiftLeft(1, -1) == 1", "negative offset: -1"),
         ("math.abs(-9223372036854775808) == 1", "integer overflow"),
         ("semver('200K') == semver('1.0.0')", "is not a semantic version"),
@@ -72,6 +83,24 @@ def test_row_is_true(source: str) -> None:
 def test_row_fails(source: str, message: str) -> None:
     with pytest.raises(CelError, match=message):
         run(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("duration('1 hour') > duration('1s')", "ERROR: <input>:1:10: invalid duration argument"),
+        ("timestamp('today') > timestamp(0)", "invalid timestamp argument"),
+        ("'a'.matches('[')", "invalid matches argument"),
+    ],
+)
+def test_literals_are_checked_before(source: str, message: str) -> None:
+    with pytest.raises(CompileError, match=message):
+        run(source)
+
+
+def test_long_lists_cost_what_they_are_long() -> None:
+    with pytest.raises(CostExceeded):
+        run("lists.range(1000).all(x, lists.range(1000000).size() > x)")
 
 
 @pytest.mark.parametrize("source", ["math.greatest()", "math.greatest('a')", "math.ceil(1)", "semver(1)"])

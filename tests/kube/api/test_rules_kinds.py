@@ -187,7 +187,7 @@ BAD: list[tuple[Kind, str, Any, str]] = [
     ((CRD, "CustomResourceDefinition"), f"{V0}.additionalPrinterColumns[0].jsonPath", "x", f'{V0}.additionalPrinterColumns[0].jsonPath: Invalid value: "x": must be a simple'),
     ((CRD, "CustomResourceDefinition"), f"{V0}.additionalPrinterColumns[0].type", "x", f'{V0}.additionalPrinterColumns[0].type: Unsupported value: "x"'),
     ((CRD, "CustomResourceDefinition"), f"{V0}.subresources.scale.specReplicasPath", ".x", f'{V0}.subresources.scale.specReplicasPath: Invalid value: ".x": should be a json path under .spec'),
-    ((CRD, "CustomResourceDefinition"), "spec.conversion", {"strategy": "Webhook"}, "spec.conversion.strategy: Forbidden: conversion by webhook is not supported"),
+    ((CRD, "CustomResourceDefinition"), "spec.conversion", {"strategy": "Webhook"}, 'spec.conversion.webhook: Required value: required when strategy is set to "Webhook"'),
     ((CRD, "CustomResourceDefinition"), "spec.names.listKind", "Widget", 'spec.names.listKind: Invalid value: "Widget": kind and listKind may not be the same'),
     ((CRD, "CustomResourceDefinition"), "spec.names.shortNames", ["A"], 'spec.names.shortNames[0]: Invalid value: "A"'),
     ((CRD, "CustomResourceDefinition"), "spec.preserveUnknownFields", True, "spec.preserveUnknownFields: Invalid value: true: must be false"),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
-from server_kit import CMS, CRDS, MERGE, WIDGETS, Api, crd, widget
+from server_kit import CMS, CRDS, MERGE, PODS, WIDGETS, Api, crd, pod, serving, widget
 
 from coterie.http.messages import UserInfo
+from coterie.kube.apiserver.audit import MemorySink
+from coterie.kube.apiserver.server import Settings
 
 Object = dict[str, Any]
 API = "/apis/admissionregistration.k8s.io/v1"
@@ -286,6 +289,16 @@ async def test_endless_work_is_refused(api: Api):
     assert "running out of cost budget" in answer.message
 
 
+async def test_variables_that_use_each_other_are_bounded(api: Api):
+    """Each would be allowed alone; a chain of them is not."""
+    loop = "object.data.all(a, object.data.all(b, object.data.all(c, a + b + c != '')))"
+    variables = [{"name": "v0", "expression": loop}]
+    variables += [{"name": f"v{n}", "expression": f"variables.v{n - 1} && {loop}"} for n in range(1, 40)]
+    await bind(api, policy("p", variables=variables, validations=[check("variables.v39")]))
+    answer = await api.refused(422, "POST", CMS, config_map("c", {f"k{n}": "v" for n in range(40)}))
+    assert "running out of cost budget" in answer.message
+
+
 async def test_what_the_user_may_do(api: Api):
     may = "authorizer.group('').resource('secrets').namespace('default').check('get').allowed()"
     own = "authorizer.requestResource.check('create').allowed()"
@@ -333,6 +346,47 @@ async def test_scale_and_status(api: Api):
     scale = await api.get(f"{DEPLOYMENTS}/d/scale")
     scale["spec"]["replicas"] = 4
     await api.refused(422, "PUT", f"{DEPLOYMENTS}/d/scale", scale)
+
+
+async def test_connections_and_evictions(api: Api):
+    connect = rule("pods/exec", "pods/portforward", operations=("CONNECT",))
+    evict = rule("pods/eviction", operations=("CREATE",))
+    bind_rule = rule("pods/binding", operations=("CREATE",))
+    checks = [
+        check("request.operation != 'CONNECT' || object.kind != 'PodExecOptions' || !('sh' in object.command)", message="no shell"),
+        check("request.kind.kind != 'Eviction' || object.metadata.name != 'p'", message="p stays"),
+        check("request.kind.kind != 'Binding' || object.target.name != 'n'", message="not there"),
+    ]  # fmt: skip
+    await bind(api, policy("p", connect, evict, bind_rule, validations=checks))
+    await api.post(PODS, pod("p"))
+    upgrade = {"upgrade": "websocket", "connection": "upgrade"}
+    answer = await api.call("GET", f"{PODS}/p/exec?command=sh&stdout=1", headers=upgrade)
+    assert answer.status == 422 and answer.message.endswith("denied request: no shell"), answer
+    answer = await api.call("GET", f"{PODS}/p/exec?command=ls&stdout=1", headers=upgrade)
+    assert "denied request" not in answer.message
+    answer = await api.refused(422, "POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
+    assert answer.message.endswith("denied request: p stays")
+    answer = await api.refused(422, "POST", f"{PODS}/p/binding", {"target": {"name": "n"}})
+    assert answer.message.endswith("denied request: not there")
+    await api.ok("POST", f"{PODS}/p/binding", {"target": {"name": "m"}})
+
+
+async def test_audit_annotations():
+    sink = MemorySink()
+    async with serving(Settings(audit_sinks=(sink,))) as api:
+        made = policy("p.example.com", validations=[check("false", message="never")], auditAnnotations=[
+            {"key": "size", "valueExpression": "string(size(object.data))"},
+            {"key": "none", "valueExpression": "object.data.size() > 5 ? 'large' : ''"},
+        ])  # fmt: skip
+        await bind(api, made, "Audit")
+        await api.post(CMS, config_map("c", {"a": "b"}))
+        event = sink.events[-1].as_json()["annotations"]
+        assert event["p.example.com/size"] == "1" and "p.example.com/none" not in event
+        (failure,) = orjson.loads(event["validation.policy.admission.k8s.io/validation_failure"])
+        assert failure == {
+            "message": "never", "policy": "p.example.com", "binding": "p.example.com-binding", "expressionIndex": 0,
+            "validationActions": ["Audit"],
+        }  # fmt: skip
 
 
 # ---- the policies themselves ----

@@ -191,3 +191,10 @@ def test_api_services_stand_for_each_group_version() -> None:
     assert priority["v1"] > priority["v1beta1"] > priority["v1alpha1"]
     assert services["v1.lab.io"]["metadata"]["labels"] == {"kube-aggregator.kubernetes.io/automanaged": "true"}
     assert len({each["metadata"]["uid"] for each in services.values()}) == len(services)
+
+
+def test_storage_version_hashes_are_those_of_kubernetes() -> None:
+    found = discovery.api_resource_list(ALL, "", "v1")
+    assert found is not None
+    hashes = {each["name"]: each.get("storageVersionHash") for each in found["resources"]}
+    assert hashes["pods"] == "xPOwRZ+Yhw8=" and hashes["pods/status"] is None and hashes["bindings"] is None

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from http_backend import Asked, Backend, answer
-from server_kit import PODS, Api, pod, serving
+from server_kit import PODS, Api, Watch, pod, serving
 
+from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
@@ -47,8 +52,17 @@ async def backend() -> AsyncIterator[Backend]:
 
 @pytest.fixture
 async def api(backend: Backend) -> AsyncIterator[Api]:
+    async with with_agent(backend) as api:
+        yield api
+
+
+@asynccontextmanager
+async def with_agent(
+    backend: Backend, server_tls: ssl.SSLContext | None = None, client_tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Api]:
     tokens = [(SecretValue(ADMIN_TOKEN), UserInfo("admin", ("system:masters",)))]
-    async with TaskOwner("agent") as owner, serving(Settings(static_tokens=tokens)) as api:
+    settings = Settings(static_tokens=tokens, agent_tls=lambda: client_tls)
+    async with TaskOwner("agent") as owner, serving(settings) as api:
         runtime = cast("Any", PodOnLoopback(backend))
         endpoint = AgentEndpoint(runtime, cast("Any", None), "n", owner, SYSTEM_CLOCK)
 
@@ -57,7 +71,7 @@ async def api(backend: Backend) -> AsyncIterator[Api]:
             return endpoint.handle(request)
 
         agent = HttpServer(handle)
-        _, port = await agent.listen("127.0.0.1", 0)
+        _, port = await agent.listen("127.0.0.1", 0, server_tls)
         await api.post("/api/v1/nodes", {"metadata": {"name": "n"}})
         status = {
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
@@ -156,8 +170,11 @@ async def test_links_of_pages(api: Api, backend: Backend):
 
 async def test_json_is_passed_on_as_it_is(api: Api, backend: Backend):
     backend.respond = lambda asked: answer(200, b'{"a":1}', "application/json")
-    found = await api.call("GET", f"{PODS}/p/proxy/", headers={"user-agent": "curl/8"})
-    assert found.body == b'{"a":1}'
+    status = b'{"kind":"Status","apiVersion":"v1"}'
+    for body in (b'{"a":1}', status):
+        backend.respond = lambda asked, body=body: answer(200, body, "application/json")
+        for headers in ({"user-agent": "curl/8"}, {"accept": "application/vnd.kubernetes.protobuf"}):
+            assert (await api.call("GET", f"{PODS}/p/proxy/", headers=headers)).body == body
 
 
 @pytest.mark.parametrize(
@@ -201,6 +218,28 @@ async def test_a_service_does_not_lead_to_the_machine(api: Api, backend: Backend
     await api.post("/api/v1/namespaces/default/endpoints", {"metadata": {"name": "own"}, "subsets": subsets})
     refused = await api.refused(503, "GET", f"{SERVICES}/own/proxy/")
     assert "addresses of the machine itself" in refused.message and not backend.asked
+
+
+async def test_https_inside_the_connection_to_the_agent(tmp_path: Path):
+    """The pod's certificate is its own business; the agent's is verified."""
+    now = datetime.now(UTC)
+    authority, key = pki.self_signed_ca("agents", pki.new_key(), now=now), pki.new_key()
+    issued = pki.issue_server(authority, "n", key.public_key(), names=("127.0.0.1",), now=now)
+    (tmp_path / "pair.pem").write_bytes(pki.certificate_pem(issued) + pki.key_pem(key))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "pair.pem")
+    client = ssl.create_default_context(cadata=pki.certificate_pem(authority.certificate).decode())
+    big = b"x" * 3_000_000
+    async with Backend(lambda asked: answer(body=big), tls) as backend, with_agent(backend, tls, client) as api:
+        response = await api.raw("GET", f"{PODS}/https:p:8080/proxy/a")
+        assert response.status == 200 and response.stream is not None
+        watch = Watch(response.stream)
+        async with asyncio.timeout(20):
+            while not watch.ended:
+                await asyncio.sleep(0.01)
+        assert (watch.ended, b"".join(watch.chunks)) == ("closed", big)
+        # Plain HTTP to a port that speaks TLS is no answer.
+        await api.refused(503, "GET", f"{PODS}/p:8080/proxy/a")
 
 
 async def test_nodes(api: Api):

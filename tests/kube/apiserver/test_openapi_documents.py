@@ -409,3 +409,12 @@ async def test_refusals(catalogue: Catalogue) -> None:
         catalogue.openapi.respond(Request("POST", "/openapi/v3"))
     with pytest.raises(NotAcceptable):
         await catalogue.get("/openapi/v3/api/v1", accept="text/plain")
+
+
+def test_every_parameter_and_body_is_described() -> None:
+    for node in everything_below(v2_document(ALL, CRDS)["paths"]):
+        for each in node.get("parameters") or ():
+            assert each.get("description"), each
+    path = v2_document(ALL, CRDS)["paths"]["/api/v1/namespaces/{namespace}/services/{name}/proxy/{path}"]
+    assert {"get", "put", "post", "delete", "options", "head", "patch"} <= set(path)
+    assert {each["name"] for each in path["parameters"]} >= {"name", "namespace", "path"}

@@ -5,7 +5,9 @@ import re
 
 import orjson
 import pytest
-from server_kit import CMS, CRDS, PODS, WIDGETS, Api, config_map, crd, pod, version, widget
+from server_kit import CMS, CRDS, PODS, WIDGETS, Api, config_map, crd, pod, serving, version, widget
+
+from coterie.kube.apiserver.server import Settings
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 
@@ -285,3 +287,25 @@ async def test_base64_may_have_line_breaks_and_keeps_none(api: Api) -> None:
     assert made["data"] == {"key": "aGVsbG8gd29ybGQ="}
     bad = {**body, "metadata": {"name": "t"}, "data": {"key": "aGV\ns!"}}
     await api.refused(400, "POST", "/api/v1/namespaces/default/secrets", bad)
+
+
+async def test_pods_get_the_default_tolerations():
+    def seconds(found: dict) -> dict[str, object]:
+        return {each.get("key", ""): each.get("tolerationSeconds") for each in found["spec"]["tolerations"]}
+
+    async with serving(Settings(toleration_seconds=7)) as api:
+        made = await api.post(PODS, pod("a"))
+        ready, reachable = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+        assert seconds(made) == {ready: 7, reachable: 7}
+        assert all(
+            (each["operator"], each["effect"]) == ("Exists", "NoExecute") for each in made["spec"]["tolerations"]
+        )
+        # They belong to nobody, and an update that leaves them out keeps them.
+        assert "tolerations" not in str(made["metadata"]["managedFields"])
+        del made["spec"]["tolerations"]
+        assert seconds(await api.put(f"{PODS}/a", made)) == {ready: 7, reachable: 7}
+        own = {"key": ready, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
+        assert seconds(await api.post(PODS, pod("b", tolerations=[own]))) == {ready: 60, reachable: 7}
+        assert seconds(await api.post(PODS, pod("c", tolerations=[{"operator": "Exists"}]))) == {"": None}
+        other = {"key": ready, "operator": "Exists", "effect": "NoSchedule"}
+        assert len((await api.post(PODS, pod("d", tolerations=[other])))["spec"]["tolerations"]) == 3

@@ -308,3 +308,31 @@ async def test_a_head_is_a_get(api: Api):
 async def test_a_patch_type_without_a_body(api: Api):
     await api.config_map("a")
     await api.refused(400, "PATCH", f"{CMS}/a", b"", headers={"content-type": MERGE})
+
+
+async def test_the_service_of_the_api_itself(api: Api):
+    await api.server.publish("192.0.2.7", 6443)
+    service = await api.get("/api/v1/namespaces/default/services/kubernetes")
+    assert service["spec"]["clusterIP"] == "100.112.0.1" and service["spec"]["ports"][0]["targetPort"] == 6443
+    slice_path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes"
+    assert (await api.get(slice_path))["endpoints"][0]["addresses"] == ["192.0.2.7"]
+    endpoints = await api.get("/api/v1/namespaces/default/endpoints/kubernetes")
+    assert endpoints["subsets"][0]["addresses"] == [{"ip": "192.0.2.7"}]
+    before = api.revision
+    await api.server.publish("192.0.2.7", 6443)
+    assert api.revision == before, "nothing changed, so nothing is written"
+    await api.server.publish("192.0.2.8", 6444)
+    assert (await api.get(slice_path))["endpoints"][0]["addresses"] == ["192.0.2.8"]
+    for path in ("/api/v1/namespaces/default/services/kubernetes", slice_path):
+        await api.ok("DELETE", path)
+        async with asyncio.timeout(10):
+            while (await api.call("GET", path)).status != 200:
+                await asyncio.sleep(0.01)
+
+
+async def test_the_service_of_the_api_takes_another_address_when_the_first_is_taken(api: Api):
+    taken = {"metadata": {"name": "a"}, "spec": {"clusterIP": "100.112.0.1", "ports": [{"port": 80}]}}
+    await api.post("/api/v1/namespaces/default/services", taken)
+    await api.server.publish("192.0.2.7", 6443)
+    service = await api.get("/api/v1/namespaces/default/services/kubernetes")
+    assert service["spec"]["clusterIP"] not in ("", "100.112.0.1")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -301,6 +303,14 @@ async def test_connections_are_reviewed(api: Api, hooks: WebhookServer) -> None:
         "container": "main",
         "command": ["sh", "-c"],
     }
+
+
+async def test_proxied_requests_are_reviewed(api: Api, hooks: WebhookServer) -> None:
+    await register(api, hooks.on("/no", denying()), rule("services/proxy", operations=("CONNECT",)))
+    await api.refused(400, "GET", "/api/v1/namespaces/default/services/https:web:443/proxy/a/b")
+    (request,) = hooks.requests("/no")
+    assert request["name"] == "https:web:443" and request["resource"]["resource"] == "services"
+    assert request["object"] == {"kind": "ServiceProxyOptions", "apiVersion": "v1", "path": "/a/b"}
 
 
 # -- what a verdict does ------------------------------------------------------------------------------------------
@@ -637,3 +647,27 @@ async def test_without_a_match_nothing_is_called(api: Api, hooks: WebhookServer)
     await api.patch(f"{CMS}/one", {"data": {"a": "1"}})
     await api.ok("DELETE", f"{CMS}/one")
     assert hooks.connections == 0
+
+
+def test_a_server_without_webhooks_loads_nothing_of_them() -> None:
+    script = """
+import asyncio, sys
+from coterie.http.messages import Request, UserInfo
+from coterie.kube.apiserver.server import ApiServer
+from coterie.kube.store.memory import MemoryStore
+async def main():
+    store = MemoryStore()
+    await store.open()
+    server = ApiServer(store)
+    await server.start()
+    path, user = "/api/v1/namespaces/default/configmaps", UserInfo("admin", ("system:masters",))
+    made = await server.call(Request("POST", path, body=b'{"metadata":{"name":"a"}}', user=user))
+    gone = await server.call(Request("DELETE", path + "/a", user=user))
+    assert (made.status, gone.status) == (201, 200)
+    await server.stop()
+asyncio.run(main())
+package = "coterie.kube.apiserver."
+print(*sorted(name for name in sys.modules if name.startswith((package + "webhooks.", package + "outgoing"))))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["coterie.kube.apiserver.webhooks.registry"]

@@ -49,7 +49,11 @@ KEY = pki.new_key()
 AUTHORITY = pki.self_signed_ca(
     "authority", pki.new_key(), now=datetime(1970, 1, 1, tzinfo=UTC), life=timedelta(days=40000)
 )
-MAKE = partial(controller.make, authority=lambda: AUTHORITY, reserved_names=("kubernetes.default.svc", "10.0.0.1"))
+MAKE = partial(
+    controller.make,
+    authority=lambda: AUTHORITY,
+    reserved_names=("kubernetes.default.svc", "10.0.0.1", "100.112.0.0/16"),
+)
 NODE_USAGES = ["digital signature", "key encipherment", "client auth"]
 NODES = ("system:nodes", "system:authenticated")
 
@@ -264,6 +268,7 @@ def serving_body(node_name: str, *names: str) -> Object:
         (("KUBERNETES.default.svc.",), "system:node:n1", "is not a name of a node"),
         (("10.0.0.1",), "system:node:n1", "10.0.0.1 is not a name of a node"),
         (("::ffff:10.0.0.1",), "system:node:n1", "is not a name of a node"),
+        (("100.112.0.1",), "system:node:n1", "100.112.0.1 is not a name of a node"),
         (("localhost",), "system:node:n1", "localhost is not a name of a node"),
         (("127.0.0.1",), "system:node:n1", "127.0.0.1 is not a name of a node"),
         (("n1",), "system:admin", "only system:node:n1 itself may ask for its server certificate"),
@@ -272,7 +277,15 @@ def serving_body(node_name: str, *names: str) -> Object:
 )  # fmt: skip
 async def test_server_certificates_are_for_the_names_of_the_node_alone(names: tuple[str, ...], user: str, why: str):
     async with world(MAKE) as all_:
-        claimed = ("10.1.0.1", "10.1.0.3", "127.0.0.1", "10.0.0.1", "kubernetes.default.svc", "localhost")
+        claimed = (
+            "10.1.0.1",
+            "10.1.0.3",
+            "100.112.0.1",
+            "127.0.0.1",
+            "10.0.0.1",
+            "kubernetes.default.svc",
+            "localhost",
+        )
         await all_.client.create(NODE, node("n1", *claimed))
         await all_.client.create(NODE, node("n2", "10.1.0.2", "10.1.0.3"))
         groups = NODES if user.startswith("system:node:") else ("system:masters",)

@@ -275,7 +275,7 @@ async def world(*makes: tuple[str, Make] | Make, seed: int = 1) -> AsyncIterator
     clock = VirtualClock()
     store = MemoryStore()
     await store.open()
-    server = ApiServer(store, Settings(), clock)
+    server = ApiServer(store, Settings(toleration_seconds=30), clock)
     await server.start()
     transport = InProcessTransport(server.handle, ADMIN)
     made = World(Client(transport, clock=clock), clock, Faulty(transport, Random(seed)), makes)

@@ -99,6 +99,7 @@ class Machine(Place):
         self.cidr = str(list(ipaddress.IPv4Network(CLUSTER).subnets(new_prefix=PREFIX))[number])
         self.directory = Path(tempfile.mkdtemp(prefix="coterie-overlay-"))
         self.control_gateway = control_gateway
+        self.each_service = False
         self.domain = Domain(self.cidr, control_gateway)
         self.overlay = self.new_overlay()
         self.problems: list[str] = []
@@ -120,6 +121,7 @@ class Machine(Place):
             service_cidr=SERVICES,
             vni=self.vni,
             mtu=MTU,
+            each_service=self.each_service,
         )
 
     def new_overlay(self) -> NodeOverlay:

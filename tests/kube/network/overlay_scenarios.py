@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import os
 import shutil
 import socket
@@ -33,7 +34,16 @@ from coterie.kube.network.overlay.plan import link_mac_of
 from coterie.kube.network.pods import rtnetlink
 from coterie.kube.network.pods.firewall import LINK_PROBE_PORT
 from coterie.kube.network.pods.links import write_sysctl
-from coterie.kube.network.pods.netlink import NETLINK_NETFILTER, NetlinkMessage, NetlinkSocket, attribute, nest, text
+from coterie.kube.network.pods.netlink import (
+    CREATE,
+    NETLINK_NETFILTER,
+    REPLACE,
+    NetlinkMessage,
+    NetlinkSocket,
+    attribute,
+    nest,
+    text,
+)
 
 _SHORT = 0.3
 _IP_MTU_DISCOVER, _PMTUDISC_DO = 10, 2
@@ -632,6 +642,35 @@ def the_machine_reaches_ordinary_pods_of_all_nodes() -> None:
     assert {CLUSTER, SERVICES} <= {route.destination for route in rtnetlink.routes(one.netlink)}
 
 
+def two_domains_that_share_the_range_of_services() -> None:
+    """The machine has a route to each Service of either domain, as long as it exists."""
+    one, other = two()
+    first, second = "100.112.0.9", "100.112.0.10"
+
+    def service_routes() -> set[str]:
+        found = {route.destination for route in rtnetlink.routes(one.netlink)}
+        return {text for text in found if ipaddress.IPv4Network(text).subnet_of(ipaddress.IPv4Network(SERVICES))}
+
+    def problems_with(*addresses: str) -> list[str]:
+        with inside(one):
+            return one.overlay.reconcile([other.node()], services=frozenset(addresses))
+
+    one.each_service = True
+    one.restart()
+    assert problems_with(first, second) == []
+    assert service_routes() == {f"{first}/32", f"{second}/32"}
+    assert problems_with(second) == []
+    assert service_routes() == {f"{second}/32"}
+    one.restart()
+    assert problems_with(second) == [] and service_routes() == {f"{second}/32"}
+    device = one.device("eth0")
+    one.netlink.request([rtnetlink.add_route(f"{first}/32", device.index, flags=CREATE | REPLACE)])
+    assert problems_with(first, second) == [f"{first} leads elsewhere on this machine: no route to it"]
+    pod = one.domain.pod(2)
+    with listen(pod, pod.address, 8000) as listener:
+        assert talk(one, listener)[0] == one.host_address
+
+
 def the_machine_reaches_no_engine_and_no_guest() -> None:
     one, other = two()
     for machine in (one, other):
@@ -844,6 +883,7 @@ NODES = (
 )
 MACHINE = (
     the_machine_reaches_ordinary_pods_of_all_nodes,
+    two_domains_that_share_the_range_of_services,
     the_machine_reaches_no_engine_and_no_guest,
     the_machine_resolves_names_and_calls_no_other_port,
     nobody_reaches_the_machine,

@@ -14,6 +14,7 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.http.messages import UserInfo
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kube.api.types.network import SERVICES
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
@@ -38,14 +39,18 @@ class Kernel:
         self.rechecked: list[bool] = []
         self.failures = 0
         self.renewed = 0
+        self.services: frozenset[str] = frozenset()
         self.closed = False
         self.unsettled = False
         self.link: tuple[int, dict[str, str]] = (0, {})
         self.called = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def reconcile(self, nodes: list[Any], answering: frozenset[str], *, recheck: bool) -> list[str]:
+    def reconcile(
+        self, nodes: list[Any], answering: frozenset[str], *, recheck: bool, services: frozenset[str]
+    ) -> list[str]:
         try:
+            self.services = services
             if self.failures:
                 self.failures -= 1
                 raise OSError(16, "busy")
@@ -138,6 +143,7 @@ async def running(monkeypatch: pytest.MonkeyPatch, failures: int = 0) -> AsyncIt
         domain_netlink=lambda _: pytest.fail("not asked for"),
         probe_socket=lambda: pytest.fail("not asked for"),
         clock=waits,
+        services=informers.get(SERVICES, "default"),
     )
     tasks = [asyncio.create_task(each.run()) for each in (informers, controller)]
     try:
@@ -165,6 +171,22 @@ async def test_nodes_of_the_domain_are_followed(monkeypatch: pytest.MonkeyPatch)
         await client.delete(NODE, "node-2")
         await kernel.next()
         assert kernel.seen == [[], ["node-2"], ["node-2", "node-3"], ["node-3"]]
+
+
+async def test_services_of_the_namespace_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(monkeypatch) as (client, _, kernel, _waits):
+
+        async def until(addresses: set[str]) -> None:
+            while kernel.services != addresses:
+                await kernel.next()
+
+        for name, address in (("a", "100.112.0.9"), ("b", "100.112.0.10"), ("headless", "None")):
+            spec = {"clusterIP": address, "ports": [{"port": 80}]}
+            await client.create(SERVICES.as_dynamic, {"metadata": {"name": name}, "spec": spec}, "default")
+        await until({"100.112.0.9", "100.112.0.10"})
+        await client.patch(SERVICES.as_dynamic, "a", "default", {"metadata": {"labels": {"x": "y"}}})
+        await client.delete(SERVICES.as_dynamic, "a", "default")
+        await until({"100.112.0.10"})
 
 
 async def test_nodes_of_other_domains_wake_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

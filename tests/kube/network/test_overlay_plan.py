@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coterie.kube.api.meta import ObjectMeta
@@ -18,6 +20,7 @@ from coterie.kube.network.overlay.plan import (
     outer_address,
     peers_of,
     routes_of_machine,
+    routes_of_services,
 )
 
 OWN = OverlaySettings(
@@ -108,6 +111,16 @@ def test_changes_are_what_differs() -> None:
 )
 def test_ranges_that_lead_elsewhere_are_left_alone(taken: list[str], chosen: list[str], refused: list[str]) -> None:
     assert routes_of_machine(OWN, taken) == (chosen, refused)
+
+
+def test_a_domain_that_shares_the_range_of_services_has_a_route_for_each() -> None:
+    own = replace(OWN, each_service=True)
+    assert routes_of_machine(own, []) == (["100.96.0.0/16"], [])
+    services = ["100.112.0.9", "100.112.0.10", "10.0.0.1"]
+    both = {"100.112.0.9/32", "100.112.0.10/32"}
+    assert routes_of_services(own, services, ["0.0.0.0/0", "100.112.0.8/32"]) == (both, [])
+    assert routes_of_services(own, services, ["100.112.0.10/32"]) == ({"100.112.0.9/32"}, ["100.112.0.10"])
+    assert routes_of_services(own, services, ["100.112.0.0/16"]) == (set(), ["100.112.0.9", "100.112.0.10"])
 
 
 def test_addresses_of_a_range() -> None:

@@ -55,6 +55,7 @@ _API = """
 #   names: []                # additional names and addresses in the certificate
 #   eventTTLSeconds: 3600    # how long Event objects are kept
 #   auditLog: audit.jsonl    # file below var/logs with one JSON line per change; "": none
+#   auditPolicy: ""          # file with an audit policy of Kubernetes, which decides what is recorded
 """
 _AGENT = """
 # The node agent, which runs pods.

@@ -322,7 +322,9 @@ class Aggregator:
             if obj.get("spec") != version.spec:
                 return None
             status = obj.get("status") or {}
-            before = next((each for each in status.get("conditions") or () if each.get("type") == "Available"), {})
+            before: Object = next(
+                (each for each in status.get("conditions") or () if each.get("type") == "Available"), {}
+            )
             wanted = {
                 "type": "Available",
                 "status": "True" if version.available else "False",

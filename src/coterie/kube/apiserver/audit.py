@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from coterie.base.clock import rfc3339_micro
 from coterie.base.ids import uid4
@@ -24,6 +24,7 @@ from coterie.http.messages import UserInfo
 
 _log = logger("apiserver.audit")
 _ROUTINE = frozenset({("", "events"), ("events.k8s.io", "events"), ("coordination.k8s.io", "leases")})
+RecordT = TypeVar("RecordT")
 READ_VERBS = frozenset({"get", "list", "watch", "head", "options"})
 
 
@@ -68,15 +69,15 @@ class AuditEvent:
             "stage": "ResponseComplete",
             "requestURI": self.path,
             "verb": self.verb,
-            "user": _user(self.impersonator or self.user),
+            "user": user_json(self.impersonator or self.user),
         }
         if self.impersonator is not None:
-            out["impersonatedUser"] = _user(self.user)
+            out["impersonatedUser"] = user_json(self.user)
         out["sourceIPs"] = [self.source] if self.source else []
         if self.user_agent:
             out["userAgent"] = self.user_agent
         if self.object is not None:
-            out["objectRef"] = _reference(self.object)
+            out["objectRef"] = reference_json(self.object)
         out["responseStatus"] = {"code": self.code}
         out["requestReceivedTimestamp"] = rfc3339_micro(self.time)
         out["durationSeconds"] = round(self.duration, 6)
@@ -87,14 +88,16 @@ class AuditEvent:
         return out
 
 
-def _user(user: UserInfo) -> dict[str, Any]:
+def user_json(user: UserInfo) -> dict[str, Any]:
     out: dict[str, Any] = {"username": user.name, "groups": list(user.groups)}
     if user.uid:
         out["uid"] = user.uid
+    if user.extra:
+        out["extra"] = {key: list(values) for key, values in user.extra}
     return out
 
 
-def _reference(ref: AuditObjectReference) -> dict[str, str]:
+def reference_json(ref: AuditObjectReference) -> dict[str, str]:
     parts = {
         "resource": ref.resource,
         "namespace": ref.namespace,
@@ -104,6 +107,11 @@ def _reference(ref: AuditObjectReference) -> dict[str, str]:
         "subresource": ref.subresource,
     }
     return {key: value for key, value in parts.items() if value}
+
+
+class AuditRecord(Protocol):
+    def as_json(self) -> dict[str, Any]:
+        """As it is written."""
 
 
 class AuditSink(Protocol):
@@ -153,7 +161,7 @@ class FileSink:
         self._handle = -1
         self._size = 0
 
-    def record(self, event: AuditEvent) -> None:
+    def record(self, event: AuditRecord) -> None:
         line = json.dumps(event.as_json(), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
         if self._handle < 0:
             self._open()
@@ -184,15 +192,42 @@ class FileSink:
         self.close()
 
 
+class SinkGuard(Generic[RecordT]):
+    """Calls a sink; its failure is logged once, and again only after it has worked in between."""
+
+    def __init__(self, record: Callable[[RecordT], None], name: str, log: Logger = _log) -> None:
+        self._record = record
+        self._name = name
+        self._log = log
+        self._failing = False
+        self.lost = 0
+        """Events that the sink failed to note."""
+
+    def record(self, event: RecordT) -> None:
+        """Never raises."""
+        try:
+            self._record(event)
+        except Exception as error:  # noqa: BLE001 - a sink is somebody else's code and must not break a request
+            self.lost += 1
+            if not self._failing:
+                self._failing = True
+                self._log.error("Audit sink fails", error=error, trace=True, sink=self._name)
+        else:
+            if self._failing:
+                self._failing = False
+                self._log.info("Audit sink works again", sink=self._name)
+
+
 class Audit:
     """All sinks of a server behind one call."""
 
     def __init__(self, sinks: Sequence[AuditSink] = (), *, log: Logger = _log) -> None:
-        self._sinks = tuple(sinks)
-        self._failing: set[int] = set()
-        self._log = log
-        self.lost = 0
+        self._sinks = [SinkGuard(sink.record, type(sink).__name__, log) for sink in sinks]
+
+    @property
+    def lost(self) -> int:
         """Events that a sink failed to note."""
+        return sum(sink.lost for sink in self._sinks)
 
     @property
     def enabled(self) -> bool:
@@ -205,15 +240,5 @@ class Audit:
 
     def record(self, event: AuditEvent) -> None:
         """Tell all sinks; never raises."""
-        for index, sink in enumerate(self._sinks):
-            try:
-                sink.record(event)
-            except Exception as error:  # noqa: BLE001 - a sink is somebody else's code and must not break a request
-                self.lost += 1
-                if index not in self._failing:
-                    self._failing.add(index)
-                    self._log.error("Audit sink fails", error=error, trace=True, sink=type(sink).__name__)
-            else:
-                if index in self._failing:
-                    self._failing.discard(index)
-                    self._log.info("Audit sink works again", sink=type(sink).__name__)
+        for sink in self._sinks:
+            sink.record(event)

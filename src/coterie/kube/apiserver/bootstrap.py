@@ -41,6 +41,8 @@ _LOCAL_PATH = {
     "volumeBindingMode": "WaitForFirstConsumer",
     "allowVolumeExpansion": False,
 }
+OWN_SERVICE = "kubernetes"
+"""In the namespace `default`: this API server."""
 _FLOW_CONTROL = "/apis/flowcontrol.apiserver.k8s.io/v1"
 _AGENT = {"user-agent": "coterie-bootstrap/1", "content-type": "application/json"}
 
@@ -93,6 +95,53 @@ async def ensure_authentication_info(send: Send, info: AuthenticationInfo) -> No
         await create(send, path, wanted)
     elif wanted != existing:
         await _call(send, "PUT", f"{path}/{INFO_NAME}", wanted)
+
+
+async def ensure_own_service(send: Send, cluster_ip: str, address: str, port: int) -> None:
+    """The Service `default/kubernetes` with its endpoints: where this API is reached."""
+    metadata = {"name": OWN_SERVICE, "namespace": "default"}
+    ports = [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}]
+    labels = {"component": "apiserver", "provider": "kubernetes"}
+    service: Object = {"metadata": {**metadata, "labels": labels}, "spec": {"clusterIP": cluster_ip, "ports": ports}}
+    path = "/api/v1/namespaces/default/services"
+    existing = await _get(send, f"{path}/{OWN_SERVICE}")
+    if existing is not None:
+        await _update(send, f"{path}/{OWN_SERVICE}", existing, {"spec": {**existing["spec"], "ports": ports}})
+    else:
+        try:
+            await create(send, path, service)
+        except errors.Invalid as problem:
+            # Somebody has had that address since before this Service existed.
+            log.warning("The first address of the Services is taken", error=problem)
+            await create(send, path, {**service, "spec": {"ports": ports}})
+    skip = {"endpointslice.kubernetes.io/skip-mirror": "true"}
+    endpoints = {
+        "metadata": {**metadata, "labels": skip},
+        "subsets": [{"addresses": [{"ip": address}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}],
+    }
+    await _replace(send, "/api/v1/namespaces/default/endpoints", endpoints)
+    endpoint_slice = {
+        "metadata": {**metadata, "labels": {"kubernetes.io/service-name": OWN_SERVICE}},
+        "addressType": "IPv6" if ":" in address else "IPv4",
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+        "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+    }
+    await _replace(send, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", endpoint_slice)
+
+
+async def _replace(send: Send, collection: str, wanted: Object) -> None:
+    path = f"{collection}/{wanted['metadata']['name']}"
+    existing = await _get(send, path)
+    if existing is None:
+        await create(send, collection, wanted)
+    else:
+        await _update(send, path, existing, {key: value for key, value in wanted.items() if key != "metadata"})
+
+
+async def _update(send: Send, path: str, existing: Object, parts: Object) -> None:
+    wanted = {**existing, **parts}
+    if wanted != existing:
+        await _call(send, "PUT", path, wanted)
 
 
 async def complete_services(send: Send, services: Sequence[Object]) -> None:

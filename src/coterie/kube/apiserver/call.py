@@ -45,6 +45,12 @@ class ResourceRequest:
     def name(self) -> str:
         return self.target.name
 
+    @property
+    def converts(self) -> bool:
+        """Objects come to this version through a webhook, or some of them do."""
+        view = self.view
+        return view.conversion is not None and (not view.is_storage or bool(self.collection.other_versions))
+
     def entry(self) -> ObjectEntry:
         """The object the request names; NotFound if it does not exist."""
         entry = self.collection.get(self.target.namespace, self.target.name)

@@ -1,8 +1,8 @@
 """Custom resources: a CustomResourceDefinition becomes served resources the moment it is durable.
 
 Names and schemas are judged before the write (`CrdRegistry.admit`), so a stored definition can always be served; its
-conditions NamesAccepted and Established are part of that same write. Conversion between versions is `None`: the
-stored fields under another apiVersion.
+conditions NamesAccepted and Established are part of that same write. Between versions an object keeps its fields under another
+apiVersion, or a webhook converts it (`webhooks/conversion.py`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ from coterie.kube.apiserver.tables.jsonpath import PathError, compile_path
 
 if TYPE_CHECKING:
     from coterie.kube.api import cel
+    from coterie.kube.apiserver.outgoing import Outgoing
+    from coterie.kube.apiserver.webhooks import conversion
 else:
     cel = lazy_import("coterie.kube.api.cel")
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
 
 Object = dict[str, Any]
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -100,12 +103,15 @@ class CrdRegistry:
         object_meta: Schema,
         clock: Clock,
         changed: Callable[[], None],
+        outgoing: Callable[[], Outgoing],
     ) -> None:
         self._state = state
         self._strategies = strategies
         self._object_meta = object_meta
         self._clock = clock
         self._changed = changed
+        self._outgoing = outgoing
+        self._conversions: dict[str, conversion.CrdConversion] = {}
         self._served: dict[str, list[Resource]] = {}
         self._ending: set[str] = set()
         """Names of definitions that are being deleted: their objects are cleaned up, and no new ones made."""
@@ -226,19 +232,34 @@ class CrdRegistry:
             if (old.group, old.version, old.plural) not in keep:
                 self._strategies.pop((old.group, old.version, old.plural), None)
                 self._state.withdraw(old)
+        webhook = self._conversion(name, crd)
         for resource, version in wanted:
             head = head_of(resource.storage_api_version, resource.kind)
             self._strategies[(resource.group, resource.version, resource.plural)] = CustomStrategy(
                 resource, version, partial(_schema_of, entry, resource.version), self._object_meta
             )
-            self._state.serve(VersionView(resource, storage_head=head, warning=_deprecation(resource, version)))
+            warning = _deprecation(resource, version)
+            self._state.serve(VersionView(resource, storage_head=head, warning=warning, conversion=webhook))
         if wanted:
             first = wanted[0][0]
-            self._state.set_storage(first.key, first.storage_api_version, first.kind)
+            self._state.set_storage(first.key, first.storage_api_version, first.kind, converted=webhook is not None)
         self._served[name] = [resource for resource, _ in wanted]
+
+    def _conversion(self, name: str, crd: Object) -> conversion.CrdConversion | None:
+        """The same one for as long as it is configured the same: it remembers answers."""
+        given = crd["spec"].get("conversion") or {}
+        if given.get("strategy") != "Webhook":
+            self._conversions.pop(name, None)
+            return None
+        known = self._conversions.get(name)
+        if known is None or known.spec != given.get("webhook"):
+            kind = crd["spec"]["names"]["kind"]
+            known = self._conversions[name] = conversion.CrdConversion(given["webhook"], kind, self._outgoing)
+        return known
 
     def _withdraw(self, name: str) -> None:
         self._ending.discard(name)
+        self._conversions.pop(name, None)
         for resource in self._served.pop(name, ()):
             self._strategies.pop((resource.group, resource.version, resource.plural), None)
             self._state.withdraw(resource)

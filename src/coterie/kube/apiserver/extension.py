@@ -68,4 +68,6 @@ class ApiServerExtension:
     """Names of ConfigMaps that a node may read in every namespace in which it has a pod."""
     stored_only: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(group, kind) of its kinds that nothing acts on: the warning for who writes one."""
+    sensitive_resources: tuple[tuple[str, str, str], ...] = ()
+    """(group, resource, sub-resource) whose bodies an audit policy records only where a rule names them."""
     agent_verifier: Callable[[ResourceStorage, Clock], AgentVerifier] | None = None

@@ -65,6 +65,7 @@ class Presenter:
         remaining: int,
     ) -> Response:
         view = call.view
+        view.require(entries)
         if want.shape == "table":
             builder, now, include = call.strategy.table, self._moment(), _include(call)
             rows = [builder.row_json(view.render(entry.raw), "", now, include) for entry in entries]

@@ -21,6 +21,8 @@ _LOCAL = ("127.", "::1", "::ffff:127.")
 
 def for_client(request: Request, answer: Response) -> Response:
     headers = request.headers
+    if answer.verbatim:
+        return answer
     if "protobuf" in headers.get("accept", ""):
         answer = _in_protobuf(headers["accept"], answer)
     if "accept-encoding" in headers and (len(answer.body) > GZIP_ABOVE or answer.stream is not None):

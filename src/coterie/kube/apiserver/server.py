@@ -15,6 +15,7 @@ dispatch to a verb. Everything up to the verb runs without a task, and reads are
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -66,7 +67,7 @@ from coterie.kube.apiserver.admission.steps import (
 )
 from coterie.kube.apiserver.admission.storage import StorageAdmission
 from coterie.kube.apiserver.aggregator import AggregatedVersion, Aggregator
-from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditSink
+from coterie.kube.apiserver.audit import Audit, AuditEvent, AuditObjectReference, AuditRecord, AuditSink
 from coterie.kube.apiserver.auth import grants, reviews
 from coterie.kube.apiserver.auth.authentication_info import AuthenticationInfo
 from coterie.kube.apiserver.auth.authn import Authenticator
@@ -97,10 +98,14 @@ from coterie.kube.apiserver.webhooks.registry import ReviewServices, WebhookMetr
 from coterie.kube.store.protocol import Store, StoreError
 
 if TYPE_CHECKING:
-    from coterie.kube.apiserver import component_status, outgoing
+    from coterie.kube.apiserver import component_status, outgoing, policy_audit
+    from coterie.kube.apiserver.audit_policy import AuditPolicy
+    from coterie.kube.apiserver.webhooks import conversion
 else:
     component_status = lazy_import("coterie.kube.apiserver.component_status")
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
     outgoing = lazy_import("coterie.kube.apiserver.outgoing")
+    policy_audit = lazy_import("coterie.kube.apiserver.policy_audit")
 
 log = logger("apiserver")
 
@@ -125,6 +130,10 @@ class Settings:
     """Signs and checks service-account tokens; without it there are none."""
     static_tokens: Sequence[tuple[SecretValue, UserInfo]] = ()
     audit_sinks: Sequence[AuditSink] = ()
+    """Get every change, without bodies; see `audit_policy` for the other way."""
+    audit_policy: AuditPolicy | None = None
+    """What `audit_record` gets, in its place."""
+    audit_record: Callable[[AuditRecord], None] | None = None
     extensions: Sequence[ApiServerExtension] = ()
     """What a product on top of the platform adds: kinds, roles, admission steps (`extension.py`)."""
     agent_tls: Callable[[], ssl.SSLContext | None] = field(default=lambda: None)
@@ -157,10 +166,12 @@ class ApiServer:
         self._store = store
         self._strategies: dict[tuple[str, str, str], Strategy] = {}
         self._tasks = Tasks()
+        self._address: tuple[str, int] | None = None
+        """Where the API is reached, once that is published."""
         self._catalogue_event = asyncio.Event()
         self._schemas = schemas = builtin_schemas.load()
         self._definitions = CrdRegistry(
-            self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed
+            self.state, self._strategies, schemas.object_meta, clock, self._catalogue_changed, lambda: self.outgoing
         )
         for resource in BUILTIN:
             if not resource.virtual:
@@ -194,6 +205,7 @@ class ApiServer:
             clock=clock,
         )
         self.audit = Audit(self.settings.audit_sinks)
+        self._policy_audit = self._make_policy_audit()
         self.aggregator = Aggregator(
             self.state,
             self.state.collection(apiservices.KEY),
@@ -209,6 +221,13 @@ class ApiServer:
         self._build_verbs()
         self._observe()
         self._describe_metrics()
+
+    def _make_policy_audit(self) -> policy_audit.PolicyAudit | None:
+        settings = self.settings
+        if settings.audit_policy is None or settings.audit_record is None:
+            return None
+        sensitive = [each for extension in settings.extensions for each in extension.sensitive_resources]
+        return policy_audit.PolicyAudit(settings.audit_policy, settings.audit_record, self.clock, sensitive)
 
     @cached_property
     def outgoing(self) -> outgoing.Outgoing:
@@ -280,12 +299,18 @@ class ApiServer:
             self._schemas["v1/DeleteOptions"],
             self.clock,
             webhooks,
-            admit=policies.validate_deletion,
+            admit=policies.validate_request,
         )
-        subs = Subresources(writer, self._schemas, self.clock, webhooks)
+        subs = Subresources(writer, self._schemas, self.clock, webhooks, admit=policies.validate_request)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
         evictions = EvictionVerb(
-            self.state, deleter, budgets, self._schemas["policy/v1/Eviction"], self.clock, webhooks
+            self.state,
+            deleter,
+            budgets,
+            self._schemas["policy/v1/Eviction"],
+            self.clock,
+            webhooks,
+            admit=policies.validate_request,
         )
         ownership = self.authorizer.ownership
         proxy = NodeProxy(
@@ -323,7 +348,7 @@ class ApiServer:
             "delete": deleter.delete,
             "deletecollection": deleter.delete_collection,
         }
-        connecting = subs.connected(proxy.stream)
+        connecting, self._proxying = subs.connected(proxy.stream), subs.connected(self._http_proxy.proxy)
         self._sub_verbs: dict[tuple[str, str], Verb] = {
             ("status", "get"): reader.get,
             ("status", "update"): writer.update,
@@ -380,6 +405,25 @@ class ApiServer:
         self.ready = True
         log.info("The API server is ready", objects=count, revision=self.state.revision)
 
+    async def publish(self, address: str, port: int) -> None:
+        """Tell where the API is reached, by the Service `default/kubernetes`; it is made again when somebody deletes it."""
+        self._address = (address, port)
+        first = ipaddress.IPv4Network(self.settings.service_cidr)[1]
+        await bootstrap.ensure_own_service(self.call, str(first), address, port)
+
+    async def _publish_again(self) -> None:
+        if self._address is not None and self._loaded:
+            try:
+                await self.publish(*self._address)
+            except errors.ApiError as problem:
+                log.warning("The Service of the API could not be made again", error=problem)
+
+    def _own_service_deleted(self, changes: Sequence[StoredChange]) -> None:
+        for change in changes:
+            own = (change.entry.namespace, change.entry.name) == ("default", bootstrap.OWN_SERVICE)
+            if own and change.kind == "DELETED" and self._address is not None and self._loaded:
+                self._tasks.create_task(self._publish_again(), name="apiserver service")
+
     def _clear(self, key: str) -> None:
         """Forget what was loaded ahead of the rest, so that the full load brings it in once."""
         collection = self.state.collection(key)
@@ -426,6 +470,7 @@ class ApiServer:
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         started = perf_counter()
         target = paths.parse(request.method, request.path)
+        answer: Response | Awaitable[Response]
         try:
             if self.aggregator.active and (elsewhere := self.aggregator.find(request.path)) is not None:
                 target, answer = self._aggregated_request(request, elsewhere)
@@ -460,6 +505,8 @@ class ApiServer:
 
     def _answered(self, request: Request, target: paths.RequestInfo | None, answer: Response, started: float) -> None:
         seconds = perf_counter() - started
+        if self._policy_audit is not None:
+            self._policy_audit.answered(request, target, answer)
         if target is None:
             self.metrics.request(request.method.lower(), "", "", "", answer.status, seconds)
             return
@@ -504,6 +551,9 @@ class ApiServer:
     def _authorized(self, request: Request, target: paths.RequestInfo) -> UserInfo:
         """Who asks, if that is allowed."""
         user = self._user(request)
+        audit = self._policy_audit
+        if audit is not None:
+            audit.received(request, target)
         namespace, name = target.namespace, target.name
         if target.resource == "namespaces" and not target.group:
             # For rules a namespace lies in itself: who has rights in it may look at it.
@@ -515,6 +565,8 @@ class ApiServer:
         if target.resource == "nodes" and target.verb in _SELECTING:
             attributes = attributes._replace(labels=request.param("labelSelector"))
         decision = self.authorizer.allowed(user, attributes)
+        if audit is not None:
+            audit.authorized(request, decision)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
         return user
@@ -536,6 +588,8 @@ class ApiServer:
             user = self._authorized(request, target)
         else:
             user = self._user(request)
+            if self._policy_audit is not None:
+                self._policy_audit.received(request, None)
             self._authorize_path(request, user)
         return target, self.aggregator.respond(request, version, user, endless=endless)
 
@@ -566,13 +620,16 @@ class ApiServer:
             if sub is None:
                 raise _no_resource()
             if target.subresource == "proxy":
-                return self._http_proxy.proxy(call)
+                return self._proxying(call)
             verb = self._sub_verbs.get((target.subresource, target.verb)) if target.verb in sub.verbs else None
         else:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
         if verb is None:
             raise _not_allowed()
-        answer = verb(call)
+        if view.conversion is not None and target.verb in ("get", "list") and call.converts:
+            answer: Response | Awaitable[Response] = conversion.read(call, verb)
+        else:
+            answer = verb(call)
         if not view.warning:
             return answer
         header = warning_header(view.warning)
@@ -580,6 +637,8 @@ class ApiServer:
 
     def _other_request(self, request: Request) -> Response | Awaitable[Response]:
         user = self._user(request)
+        if self._policy_audit is not None:
+            self._policy_audit.received(request, None)
         path = request.path
         if path in _HEALTH or path.startswith(("/livez/", "/readyz/", "/healthz/")):
             return self._health(path)
@@ -610,6 +669,8 @@ class ApiServer:
         verb = request.method.lower() if request.method != "HEAD" else "get"
         attributes = Attributes(verb, path=request.path)
         decision = self.authorizer.allowed(user, attributes)
+        if self._policy_audit is not None:
+            self._policy_audit.authorized(request, decision)
         if not decision.allowed:
             raise forbidden(user, attributes, decision.reason)
         return verb
@@ -680,8 +741,7 @@ class ApiServer:
         if signer is None:
             raise errors.ServiceUnavailable("this server was started without a key to sign service-account tokens")
         body = self._read(call.request, "TokenRequest", "authentication.k8s.io/v1/TokenRequest")
-        if self._webhooks.active:
-            body = await self._subresources.reviewed(call, body, ("authentication.k8s.io", "v1", "TokenRequest"))
+        body = await self._subresources.reviewed(call, body, ("authentication.k8s.io", "v1", "TokenRequest"))
         account = call.entry().load()
         check_token_request(self.authorizer, call.user, call.namespace, call.name, body)
         return _json(request_token(body, account, signer, self._lookups, self.clock.now()), 201)
@@ -727,6 +787,8 @@ class ApiServer:
         self.state.observe(_CRDS, self._definitions.observe)
         self.state.observe(apiservices.KEY, self._registrations_changed)
         self.state.observe("/registry/core/services", self.aggregator.observe_services)
+        for key in ("core/services", "core/endpoints", "discovery.k8s.io/endpointslices"):
+            self.state.observe(f"{ROOT}{key}", self._own_service_deleted)
         self.state.observe("/registry/discovery.k8s.io/endpointslices", self.aggregator.observe_slices)
         for kind, plural in (("ServiceAccount", "serviceaccounts"), ("Secret", "secrets"), ("Pod", "pods"), ("Node", "nodes")):  # fmt: skip
             self.state.observe(f"/registry/core/{plural}", self._forget_tokens(kind))

@@ -120,7 +120,7 @@ class ServiceRanges:
         conditions = (obj.get("status") or {}).get("conditions") or []
         status, reason, message = ready_condition((obj.get("spec") or {}).get("cidrs") or (), self._services.network)
         present = next((each for each in conditions if each.get("type") == "Ready"), None)
-        if present is not None and (present["status"], present.get("message")) == (status, message):
+        if present is not None and (present.get("status"), present.get("message")) == (status, message):
             return
         now = rfc3339(self._clock.now())
         ready = {"type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": now}

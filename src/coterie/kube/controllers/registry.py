@@ -3,7 +3,7 @@
 The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` and `node_ipam` (settings of these controllers),
 `pod_hook` (sees pods before ReplicaSets create them, or None), `scheduler_plugins`, `autoscaler_period` (seconds between two
 syncs), `scale_hook` (may allow autoscalers fewer replicas, or None), `certificate_authority` (a function that reads the authority which
-signs certificate requests; without it nothing is signed), `api_names` (names of the API server, which no node may have).
+signs certificate requests; without it nothing is signed), `api_names` (names of the API server and ranges of Services, which no node may have).
 """
 
 from __future__ import annotations

@@ -72,6 +72,12 @@ def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda:
         # Its values are encrypted for the domain; a node that joined sees which there are.
         configmaps_for_nodes=(DOMAIN_CONFIG,),
         stored_only=STORED_ONLY,
+        # Deploy tokens, tokens of routes, access keys of data sources.
+        sensitive_resources=tuple(
+            (crds.GROUP, plural, subresource)
+            for plural in ("domains", "domainroutes", "clusterdomainroutes", "domaindatasources")
+            for subresource in ("", "status")
+        ),
         agent_verifier=verifier,
     )
 

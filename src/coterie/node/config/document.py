@@ -343,5 +343,6 @@ def _api(block: Block) -> ApiSettings:
         port=block.number("port", default.port, *PORTS_OR_ANY),
         names=block.texts("names", "host names and addresses"),
         event_ttl_seconds=block.number("eventTTLSeconds", default.event_ttl_seconds, 60),
-        audit_log=block.text("auditLog", default.audit_log),
+        audit_log="" if block.is_empty_text("auditLog") else block.text("auditLog", default.audit_log),
+        audit_policy=block.text("auditPolicy", default.audit_policy),
     )

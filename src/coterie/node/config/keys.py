@@ -37,6 +37,7 @@ USED = (
     # Ours alone.
     "root", "logFormat", "join",
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
+    "apiServer.auditPolicy",
     "controllers.profile", "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
     "controllers.autoscalerSeconds",
     "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",

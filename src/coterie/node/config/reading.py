@@ -38,6 +38,10 @@ class Block:
         value = self._values.get(key)
         return None if isinstance(value, str) and not value else value
 
+    def is_empty_text(self, key: str) -> bool:
+        """For keys whose default is switched off by an empty text."""
+        return bool(self._values.get(key) == "")
+
     def has(self, key: str) -> bool:
         """Whether the key stands there, be it without a value."""
         return key in self._values

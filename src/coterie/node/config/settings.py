@@ -28,6 +28,9 @@ class ApiSettings:
     """How long Event objects are kept."""
     audit_log: str = "audit.jsonl"
     """File for one JSON line for each changing request; empty: none. A relative path lies below var/logs."""
+    audit_policy: str = ""
+    """File with an audit policy of Kubernetes (`audit.k8s.io/v1`); empty: changes without bodies. A relative path lies below the
+    domain's directory."""
 
 
 @dataclass(frozen=True, slots=True)

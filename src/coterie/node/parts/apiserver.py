@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coterie.base.clock import Clock
 from coterie.base.files import private_directory
+from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.http.messages import UserInfo
 from coterie.http.server import HttpServer
@@ -24,11 +27,43 @@ from coterie.kuscia.extensions.apiserver import apiserver_extension
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import api_identity
 from coterie.node.api_addresses import LOOPBACK, certificate_names
-from coterie.node.config import NodeSettings
+from coterie.node.config import ConfigError, NodeSettings
+
+if TYPE_CHECKING:
+    from coterie.kube.apiserver import audit_policy
+else:
+    audit_policy = lazy_import("coterie.kube.apiserver.audit_policy")
 
 log = logger("node")
 
 CONTROLLER_USER = UserInfo("system:coterie-controllers", ("system:masters", "system:authenticated"))
+
+
+def _audit_policy(settings: NodeSettings) -> audit_policy.AuditPolicy | None:
+    """Raises ConfigError: without the log that was asked for, the API is not served."""
+    api = settings.api
+    if not api.audit_policy:
+        return None
+    if not api.audit_log:
+        raise ConfigError("apiServer.auditPolicy: there is no log for it, because apiServer.auditLog is empty")
+    path = settings.paths.home / Path(api.audit_policy).expanduser()
+    try:
+        return audit_policy.parse_policy(path.read_bytes())
+    except OSError as problem:
+        raise ConfigError(f"apiServer.auditPolicy: {path} cannot be read ({problem.strerror})") from problem
+    except audit_policy.AuditPolicyError as problem:
+        raise ConfigError(f"apiServer.auditPolicy: {path}: {problem}") from problem
+
+
+def advertised(settings: NodeSettings, own: str) -> str:
+    """The address in the endpoints of `default/kubernetes`: the one that other machines use, where there is one."""
+    if settings.api.host in LOOPBACK and settings.agent is not None:
+        own = settings.agent.address
+    try:
+        ipaddress.ip_address(own)
+    except ValueError:
+        return "127.0.0.1"
+    return own
 
 
 def _file_names(pair: tuple[Path, Path]) -> tuple[str, str]:
@@ -50,11 +85,15 @@ class ApiPlane:
         self._stop = asyncio.Event()
         self._gateway_socket = Path(GatewayPaths.of(settings.paths).api_socket.host)
         api = settings.api
-        self._identity = api_identity.ensure(settings.paths, certificate_names(api, settings.agent), clock)
+        policy = _audit_policy(settings)
+        # The first address of the Services is that of `default/kubernetes`.
+        names = (*certificate_names(api, settings.agent), str(ipaddress.IPv4Network(settings.network.service_cidr)[1]))
+        self._identity = api_identity.ensure(settings.paths, names, clock)
         self._audit_file: FileSink | None = None
         sinks: list[AuditSink] = []
         if api.audit_log:
             self._audit_file = FileSink(settings.paths.logs / Path(api.audit_log), settings.logrotate.of_node)
+        if self._audit_file is not None and policy is None:
             sinks.append(SelectedSink(self._audit_file, frozenset({CONTROLLER_USER.name})))
         self._store = SqliteStore(settings.paths.database, clock=clock)
         self.server = ApiServer(
@@ -62,6 +101,8 @@ class ApiPlane:
             Settings(
                 signer=TokenSigner(self._identity.token_key),
                 audit_sinks=sinks,
+                audit_policy=policy,
+                audit_record=self._audit_file.record if self._audit_file is not None else None,
                 agent_tls=self._identity.agent_tls,
                 extensions=[apiserver_extension(self._identity.domain_agent_tls)],
                 authentication_info=self._identity.authentication_info(),
@@ -98,6 +139,7 @@ class ApiPlane:
                     # Callers from lites and partners, with the credentials that the gateway adds.
                     private_directory(self._gateway_socket.parent)
                     await self._http.serve(private_socket(self._gateway_socket, 256))
+                await self.server.publish(advertised(self._settings, self.address[0]), port)
                 self._write_kubeconfig(*self.address)
                 log.info("The API is served", address=f"https://{host}:{port}")
                 self.ready.set()

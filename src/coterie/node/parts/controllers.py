@@ -73,7 +73,7 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
         ),
         "node_ipam": cache(lambda: _node_ipam(settings)),
         "certificate_authority": lambda: lambda: _certificate_authority(settings),
-        "api_names": lambda: (*api_identity.SERVICE_NAMES, *certificate_names(settings.api, settings.agent)),
+        "api_names": lambda: _api_names(settings),
     }
     hours = settings.data_gc_hours
     if hours is not None:
@@ -87,6 +87,12 @@ def _certificate_authority(settings: NodeSettings) -> pki.Authority:
     return pki.Authority(
         pki.load_certificate((where / "ca.crt").read_bytes()), pki.load_key((where / "ca.key").read_bytes())
     )
+
+
+def _api_names(settings: NodeSettings) -> tuple[str, ...]:
+    """Names that no certificate of a node has: those of the API server, and addresses of Services."""
+    names = certificate_names(settings.api, settings.agent)
+    return (*api_identity.SERVICE_NAMES, *names, settings.network.service_cidr)
 
 
 def _node_ipam(settings: NodeSettings) -> nodeipam.Settings:

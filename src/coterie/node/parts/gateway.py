@@ -55,10 +55,11 @@ from coterie.node.parts.context import NodeContext
 from coterie.node.parts.interconn import interconn_group
 
 if TYPE_CHECKING:
-    from coterie.kuscia.engine import remote_engines
+    from coterie.kuscia.engine import remote_engines, remote_groups
 else:
     # A master has no pods.
     remote_engines = lazy_import("coterie.kuscia.engine.remote_engines")
+    remote_groups = lazy_import("coterie.kuscia.engine.remote_groups")
 
 _log = logger("node.gateway")
 _EVERYWHERE = ("0.0.0.0", "::")
@@ -120,7 +121,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
             settings.domain,
             own_node,
             clock,
-            network=node.find("applied_remote_pods", remote_engines.AppliedRemotePods),
+            network=node.find("applied_remote_pods", remote_groups.AppliedRemotePods),
         )
         first.append(engines.controller)
     return [first, *made.groups, interconn_group(places, client, informers, clock)]

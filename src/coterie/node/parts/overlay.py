@@ -12,6 +12,7 @@ from coterie.kube.agent.runtimes.runp import pod_networks
 from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.api.types.core import NAMESPACES
+from coterie.kube.api.types.network import SERVICES
 from coterie.kube.control.manager import Runnable
 from coterie.kube.network.overlay.controller import OverlayController
 from coterie.kube.network.overlay.plan import OverlaySettings, gateway_of
@@ -48,6 +49,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
             pod_cidr=chosen.pod_cidr,
             cluster_cidr=cluster.cidr,
             service_cidr=settings.network.service_cidr,
+            each_service=bool(settings.only_namespace),
             vni=await _vni(node, bundle),
             mtu=runtime.pod_mtu,
             between_machines=cluster.between_machines,
@@ -64,6 +66,8 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         domain_netlink=sockets.netlink,
         probe_socket=lambda: sockets.udp(gateway_of(chosen.pod_cidr), LINK_PROBE_PORT),
         clock=node.clock,
+        # Domains of one control plane share the range of its Services.
+        services=node.informers.get(SERVICES, settings.only_namespace) if settings.only_namespace else None,
     )
     node.provide("overlay", controller)
     runtime.on_namespace_change.append(controller.namespace_changed)

@@ -47,10 +47,11 @@ from coterie.node.parts.gateway import gateway_parts
 from coterie.node.parts.own_domain import prepared
 
 if TYPE_CHECKING:
-    from coterie.kuscia.engine import remote_engines
+    from coterie.kuscia.engine import remote_engines, remote_groups
 else:
     # Most domains have one machine.
     remote_engines = lazy_import("coterie.kuscia.engine.remote_engines")
+    remote_groups = lazy_import("coterie.kuscia.engine.remote_groups")
 
 log = logger("node.registering")
 
@@ -81,7 +82,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
             chosen.node_name,
             clock,
             own_only=True,
-            network=node.find("applied_remote_pods", remote_engines.AppliedRemotePods),
+            network=node.find("applied_remote_pods", remote_groups.AppliedRemotePods),
         )
         groups.append([engines.controller])
     return groups

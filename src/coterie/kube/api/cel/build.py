@@ -5,6 +5,7 @@ A fault is noted and compilation goes on with `dyn`, so that one run shows all o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from coterie.kube.api.cel.ast import (
@@ -24,8 +25,10 @@ from coterie.kube.api.cel.ast import (
 from coterie.kube.api.cel.errors import CelError
 from coterie.kube.api.cel.functions import Impl, Overload, dispatcher
 from coterie.kube.api.cel.lib_math import VARIADIC, extreme
+from coterie.kube.api.cel.lib_standard import compiled
+from coterie.kube.api.cel.lib_time import parse_duration, parse_timestamp
 from coterie.kube.api.cel.macros import expand
-from coterie.kube.api.cel.scope import FUNCTIONS, Built, Env, Run, Scope, charge, decided, spend
+from coterie.kube.api.cel.scope import FUNCTIONS, Built, Env, Run, Scope, charge, charge_all, decided, spend
 from coterie.kube.api.cel.types import (
     BOOL,
     BYTES,
@@ -58,6 +61,11 @@ _LITERALS: Final[dict[type, CelType]] = {
     str: STRING,
     bytes: BYTES,
     type(None): NULL,
+}
+_PARSED: Final[dict[str, Callable[[str], Any]]] = {
+    "duration": parse_duration,
+    "timestamp": parse_timestamp,
+    "matches": compiled,
 }
 _FIXED: Final = (INT, UINT, DOUBLE, BOOL, TIMESTAMP, DURATION)
 """Types whose values all cost the same to look at."""
@@ -221,8 +229,32 @@ def _call(node: CallNode, scope: Scope) -> Built:
     result = resolve(*_first(matching)) if len(results) == 1 else DYN
     certain = len(matching) == 1 and not any(map(_uncertain, types, matching[0][0].params))
     impl = matching[0][0].impl if certain else dispatcher([overload for overload, _ in matching])
+    if args:
+        _check_literal(name, args[-1], scope)
     price = max(overload.cost for overload, _ in matching)
-    return result, _applied(impl, types, [run for _, run in built], price)
+    deep = any(overload.deep for overload, _ in matching)
+    run = _applied(impl, types, [run for _, run in built], price, charge_all if deep else charge)
+    return result, _charged(run) if any(overload.grows for overload, _ in matching) else run
+
+
+def _charged(run: Run) -> Run:
+    def call(env: Env) -> Any:
+        value = run(env)
+        charge(env, value)
+        return value
+
+    return call
+
+
+def _check_literal(name: str, arg: Node, scope: Scope) -> None:
+    """Literals that can never be right are refused when the expression is compiled."""
+    parse = _PARSED.get(name)
+    if parse is None or not isinstance(arg, Literal) or type(arg.value) is not str:
+        return
+    try:
+        parse(arg.value)
+    except CelError:
+        scope.fault(arg.pos, f"invalid {name} argument")
 
 
 def _extreme(node: CallNode, name: str, scope: Scope) -> Built:
@@ -255,7 +287,7 @@ def _uncertain(given: CelType, param: CelType) -> bool:
     return is_dynamic(given) and not param.is_var and param is not DYN
 
 
-def _applied(impl: Impl, types: list[CelType], runs: list[Run], price: int) -> Run:
+def _applied(impl: Impl, types: list[CelType], runs: list[Run], price: int, pay: Callable[[Env, Any], None]) -> Run:
     if price:
 
         def priced(env: Env) -> Any:
@@ -274,7 +306,7 @@ def _applied(impl: Impl, types: list[CelType], runs: list[Run], price: int) -> R
     def call(env: Env) -> Any:
         args = [run(env) for run in runs]
         for arg in args:
-            charge(env, arg)
+            pay(env, arg)
         return impl(*args)
 
     return call

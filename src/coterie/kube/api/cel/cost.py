@@ -277,7 +277,7 @@ class _Walk:
         cost = source.cost + loop.once + source.extent.most * step
         if not loop.makes:
             return _Estimate(_capped(cost), _ONE)
-        result = bodies[-1].extent if node.name != "filter" else self._sized(target, value).extent
+        result = bodies[-1].extent if node.name not in ("filter", "sortBy") else self._sized(target, value).extent
         return _Estimate(_capped(cost), source.extent, key=_ONE, item=Size(0, result.most))
 
     # -- calls --------------------------------------------------------------------------------------------------
@@ -364,6 +364,8 @@ class _Walk:
                 return size.read(), None, None
             each = 1 + (self._element(on, type_).read() if type_.params[0] in _TEXTS else 0)
             return _capped(size.most * each), None, None
+        if name in ("distinct", "slice", "reverse", "sort", "flatten") and self._type(target).name == "list":
+            return size.most, None if name == "flatten" else size, on.item
         if name in ("containsIP", "containsCIDR"):
             parse_cost = sizes[0].read() if sizes and self._type(node.args[0]) is STRING else 0
             return (4 if name == "containsIP" else 7) + parse_cost, _ONE, None
@@ -464,6 +466,7 @@ _LOOPS: Final[dict[str, _Loop]] = {
     "existsOne": _Loop(2, lambda bodies: _capped(2 + bodies[0].cost)),
     "filter": _Loop(_LIST + 1, lambda bodies: _capped(13 + bodies[0].cost), True),
     "map": _Loop(_LIST + 1, _appended, True),
+    "sortBy": _Loop(_LIST + 1, _appended, True),
     "transformList": _Loop(_LIST + 1, _appended, True),
     "transformMap": _Loop(_MAP + 1, _inserted(3), True),
     "transformMapEntry": _Loop(_MAP + 1, _inserted(2), True),

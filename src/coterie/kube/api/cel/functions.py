@@ -23,6 +23,10 @@ class Overload:
     impl: Impl
     cost: int = 0
     """What a call costs beyond the size of its arguments."""
+    grows: bool = False
+    """The result can be larger than the arguments, so it is charged as well."""
+    deep: bool = False
+    """Arguments are compared with all that is in them, so all of that is charged."""
 
     def accepts(self, kinds: tuple[str, ...]) -> bool:
         return all(
@@ -34,13 +38,24 @@ class Overload:
 Library = tuple[Overload, ...]
 
 
-def function(name: str, params: tuple[CelType, ...], result: CelType, impl: Impl) -> Overload:
-    return Overload(name, False, params, result, impl)
+def function(
+    name: str, params: tuple[CelType, ...], result: CelType, impl: Impl, *, grows: bool = False, deep: bool = False
+) -> Overload:
+    return Overload(name, False, params, result, impl, grows=grows, deep=deep)
 
 
-def method(name: str, params: tuple[CelType, ...], result: CelType, impl: Impl, cost: int = 0) -> Overload:
+def method(
+    name: str,
+    params: tuple[CelType, ...],
+    result: CelType,
+    impl: Impl,
+    cost: int = 0,
+    *,
+    grows: bool = False,
+    deep: bool = False,
+) -> Overload:
     """`params[0]` is the receiver."""
-    return Overload(name, True, params, result, impl, cost)
+    return Overload(name, True, params, result, impl, cost, grows, deep)
 
 
 def dispatcher(candidates: list[Overload]) -> Impl:

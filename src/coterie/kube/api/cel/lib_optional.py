@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from coterie.kube.api.cel.errors import CelError
 from coterie.kube.api.cel.functions import Library, function, method
-from coterie.kube.api.cel.types import BOOL, TYPE, A, optional_of
+from coterie.kube.api.cel.types import BOOL, TYPE, A, list_of, optional_of
 from coterie.kube.api.cel.values import NONE, Duration, Optional, Timestamp, TypeValue, kind_of
 
 
@@ -22,7 +22,15 @@ def _is_zero(value: Any) -> bool:
     return value is None or (isinstance(value, bool | int | float | str | bytes | list | dict) and not value)
 
 
+def _unwrap(items: list[Any]) -> list[Any]:
+    if not all(type(item) is Optional for item in items):
+        raise CelError("no such overload")
+    return [item.value for item in items if item.has]
+
+
 LIBRARY: Final[Library] = (
+    function("optional.unwrap", (list_of(optional_of(A)),), list_of(A), _unwrap),
+    method("unwrapOpt", (list_of(optional_of(A)),), list_of(A), _unwrap),
     function("optional.of", (A,), optional_of(A), lambda value: Optional(True, value)),
     function("optional.none", (), optional_of(A), lambda: NONE),
     function(

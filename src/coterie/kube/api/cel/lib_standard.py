@@ -216,9 +216,9 @@ def _comparisons() -> list[Overload]:
     for name, op in (("_<_", operator.lt), ("_<=_", operator.le), ("_>_", operator.gt), ("_>=_", operator.ge)):
         out += [function(name, pair, BOOL, op) for pair in pairs]
     out += [
-        function("_==_", (A, A), BOOL, equal),
-        function("_!=_", (A, A), BOOL, lambda a, b: not equal(a, b)),
-        function("@in", (A, list_of(A)), BOOL, lambda item, items: contains(items, item)),
+        function("_==_", (A, A), BOOL, equal, deep=True),
+        function("_!=_", (A, A), BOOL, lambda a, b: not equal(a, b), deep=True),
+        function("@in", (A, list_of(A)), BOOL, lambda item, items: contains(items, item), deep=True),
         function("@in", (A, map_of(A, B)), BOOL, _is_key),
     ]
     return out

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from coterie.kube.api.cel.ast import CallNode, Ident, Node, Select, dotted
 from coterie.kube.api.cel.errors import CelError
+from coterie.kube.api.cel.lib_lists import ordered
 from coterie.kube.api.cel.scope import Built, Env, Run, Scope, decided, spend
 from coterie.kube.api.cel.types import BOOL, DYN, INT, CelType, is_dynamic, list_of, map_of, optional_of
 from coterie.kube.api.cel.values import NONE, Optional
@@ -24,6 +25,7 @@ _ARITIES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
     "exists_one": ((1, 1), (2, 1)),
     "filter": ((1, 1),),
     "map": ((1, 1), (1, 2)),
+    "sortBy": ((1, 1),),
     "transformList": ((2, 1), (2, 2)),
     "transformMap": ((2, 1), (2, 2)),
     "transformMapEntry": ((2, 1), (2, 2)),
@@ -220,6 +222,17 @@ def _map(turns: Turns, bodies: list[Built], range_type: CelType, node: CallNode,
     return list_of(type_), lambda env: [run(env) for _ in turns(env) if test(env)]
 
 
+def _sort_by(turns: Turns, bodies: list[Built], range_type: CelType, node: CallNode, scope: Scope) -> Built:
+    _, run = bodies[0]
+    item = range_type.params[0] if range_type.params else DYN
+
+    def sort(env: Env) -> list[Any]:
+        pairs = [(value, run(env)) for value in turns(env)]
+        return ordered([value for value, _ in pairs], [key for _, key in pairs])
+
+    return list_of(item), sort
+
+
 def _transform_map(turns: Turns, bodies: list[Built], range_type: CelType, node: CallNode, scope: Scope) -> Built:
     test = _tested(bodies[0], node, scope) if len(bodies) == 2 else _always
     type_, run = bodies[-1]
@@ -254,6 +267,7 @@ _FOLDS: Final[dict[str, Callable[..., Built]]] = {
     "exists_one": _exists_one,
     "filter": _filter,
     "map": _map,
+    "sortBy": _sort_by,
     "transformList": _map,
     "transformMap": _transform_map,
     "transformMapEntry": _transform_entries,

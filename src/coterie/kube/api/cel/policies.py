@@ -292,16 +292,21 @@ class _LazyVariables(dict[str, Any]):
             raise CelError(self._failed[name])
         expression = self._expressions[name]
         inputs = self._inputs
+        # Variables have a budget of their own, since they are computed amid an expression that counts down its own. One that
+        # uses others does not see what they spend until it ends: so all together may take twice what is allowed, not more.
+        start = inputs.variable_steps
+        left = [start]
         try:
-            # Variables have a budget of their own, since they are computed amid an expression that counts down its own.
-            value = expression.program.evaluate(
-                [inputs.values[each] for each in expression.names], inputs.variable_budget
-            )
+            self[name] = expression.program.evaluate([inputs.values[each] for each in expression.names], left)
         except CelError as fault:
             self._failed[name] = f'composited variable "{name}" fails to evaluate: {fault}'
-            raise CelError(self._failed[name]) from fault
-        self[name] = value
-        return value
+        finally:
+            inputs.variable_steps -= start - left[0]
+        if inputs.variable_steps < 0:
+            raise CostExceeded("call cost exceeds limit")
+        if name in self._failed:
+            raise CelError(self._failed[name])
+        return self[name]
 
 
 KINDS[_LazyVariables] = "kubernetes.variables"
@@ -313,7 +318,7 @@ class PolicyInputs:
     def __init__(self, policy: CompiledAdmissionPolicy, values: dict[str, Any], budget: int = BUDGET) -> None:
         self.values = values
         self.budget = [budget]
-        self.variable_budget = [budget]
+        self.variable_steps = budget
         values["variables"] = _LazyVariables(self, policy.variables)
 
     def evaluate(self, expression: PolicyExpression) -> Any:

@@ -25,7 +25,7 @@ from coterie.kube.api.cel import (
 from coterie.kube.api.cel.errors import CelError, CelIssue, CostExceeded
 from coterie.kube.api.cel.functions import index
 from coterie.kube.api.cel.types import DYN, TYPE, CelType
-from coterie.kube.api.cel.values import KINDS, TypeValue
+from coterie.kube.api.cel.values import KINDS, MAX_COMPARE, TypeValue
 
 Env = list[Any]
 Run = Callable[[Env], Any]
@@ -47,6 +47,7 @@ FUNCTIONS: Final = index(
     )
 )
 TYPE_NAMES: Final = {name: TypeValue(name) for name in KINDS.values()}
+_CONTAINERS: Final = frozenset({dict}) | frozenset(python for python, kind in KINDS.items() if kind == "list")
 _SIZED: Final = frozenset({str, bytes, list, dict}) | frozenset(
     python for python, kind in KINDS.items() if kind == "list"
 )
@@ -147,3 +148,18 @@ def charge(env: Env, value: Any) -> None:
         size = len(value)
         if size > 16:
             spend(env, size >> 4 if kind is str or kind is bytes else size)
+
+
+def charge_all(env: Env, value: Any) -> None:
+    """What compares values costs all that is in them: a short list can hold long ones."""
+    kind = type(value)
+    if kind not in _CONTAINERS:
+        charge(env, value)
+        return
+    size, rest = 0, [value]
+    while rest and size <= MAX_COMPARE:
+        part = rest.pop()
+        size += len(part)
+        rest.extend(item for item in (part.values() if type(part) is dict else part) if type(item) in _CONTAINERS)
+    if size > 16:
+        spend(env, size)

@@ -1,7 +1,4 @@
-"""Rules of CustomResourceDefinitions except their schemas, which `api/schema` checks.
-
-Conversion between versions is by name only (`None`): a webhook is refused, because nothing here would call it.
-"""
+"""Rules of CustomResourceDefinitions except their schemas, which `api/schema` checks."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from coterie.kube.api.errors import duplicate, forbidden_field, invalid, not_sup
 from coterie.kube.api.names import IMMUTABLE, dns1035_label_faults, dns_subdomain_faults
 from coterie.kube.api.rules.base import Errors, KindRules, Obj, make_rules, section, setdefaults
 from coterie.kube.api.rules.common import named
+from coterie.kube.api.rules.webhooks import check_client, check_review_versions, default_client
 
 GROUP = "apiextensions.k8s.io"
 APPROVED = "api-approved.kubernetes.io"
@@ -24,6 +22,7 @@ def _default_definition(obj: Obj) -> None:
     if kind := names.get("kind"):
         setdefaults(names, singular=kind.lower(), listKind=f"{kind}List")
     setdefaults(section(spec, "conversion"), strategy="None")
+    default_client((spec["conversion"].get("webhook") or {}).get("clientConfig"))
 
 
 def storage_version(spec: Obj) -> str:
@@ -212,13 +211,17 @@ def _check_selectable(fields: list[Obj], path: str) -> Errors:
 def _check_conversion(conversion: Obj, path: str) -> Errors:
     strategy = conversion.get("strategy") or ""
     if strategy == "Webhook":
-        why = (
-            "conversion by webhook is not supported by this server: "
-            'use strategy "None" and keep versions field-compatible'
-        )
-        return [forbidden_field(f"{path}.strategy", why)]
+        webhook = conversion.get("webhook")
+        if webhook is None:
+            return [required(f"{path}.webhook", 'required when strategy is set to "Webhook"')]
+        at = f"{path}.webhook"
+        errors = check_review_versions(webhook.get("conversionReviewVersions") or [], f"{at}.conversionReviewVersions")
+        if webhook.get("clientConfig") is None:
+            return [*errors, required(f"{at}.clientConfig", 'required when strategy is set to "Webhook"')]
+        return errors + check_client(webhook["clientConfig"], f"{at}.clientConfig")
     if strategy != "None":
-        return [not_supported(f"{path}.strategy", strategy, ("None",))] if strategy else [required(f"{path}.strategy")]
+        known = ("None", "Webhook")
+        return [not_supported(f"{path}.strategy", strategy, known)] if strategy else [required(f"{path}.strategy")]
     if conversion.get("webhook") is not None:
         return [forbidden_field(f"{path}.webhook", 'should not be set when strategy is not set to "Webhook"')]
     return []

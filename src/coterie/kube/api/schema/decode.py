@@ -41,7 +41,7 @@ _GO_KIND: Final = {str: "string", bool: "bool", int: "int64", float: "float64", 
 class TypeFault(str):
     """What is wrong, in the words of Go's JSON decoder; `conversion` says it as Kubernetes does after a strategic merge."""
 
-    __slots__ = ("conversion",)
+    conversion: str
 
     def __new__(cls, text: str, conversion: str = "") -> TypeFault:
         made = super().__new__(cls, text)

@@ -50,6 +50,12 @@ class AdmissionRequest:
 
 
 Step = Callable[[AdmissionRequest], None]
+LazyStep = Callable[[Callable[[], AdmissionRequest]], None]
+"""A step for requests that seldom concern it: the attempt is made only when the step wants to see it."""
+
+
+def admit_all(attempt: Callable[[], AdmissionRequest]) -> None:
+    """A LazyStep that refuses nothing."""
 
 
 class AdmissionReservations:

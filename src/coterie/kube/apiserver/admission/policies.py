@@ -64,12 +64,14 @@ class PolicyAdmission:
             self._check_types(attempt)
         if not len(self._bindings[_VALIDATING]) or attempt.preview:
             return
+        if attempt.subresource == "binding" and attempt.verb == "update":
+            return  # the Binding itself was seen; that it changes the pod is how it is carried out
         strategy = self._strategy_of(attempt.resource.group, attempt.resource.version, attempt.resource.plural)
         evaluation = policy_evaluation.PolicyEvaluation(attempt, self._state, self._authorizer, strategy)
         evaluation.validate(self._active(_VALIDATING))
 
-    def validate_deletion(self, attempt: Callable[[], AdmissionRequest]) -> None:
-        """As `validate`; the attempt is made only when somebody looks at it."""
+    def validate_request(self, attempt: Callable[[], AdmissionRequest]) -> None:
+        """As `validate`, for deletions, connections and bodies of sub-resources, which other steps do not see."""
         if len(self._bindings[_VALIDATING]):
             self.validate(attempt())
 
@@ -100,9 +102,9 @@ class PolicyAdmission:
             )
         out: list[policy_evaluation.BoundPolicy] = []
         for name in sorted(bindings):
-            entry = self._policies[kind].get("", name)
-            if entry is not None:
-                out.append(self._bound_policy(kind, entry.load(), bindings[name]))
+            policy = self._policies[kind].get("", name)
+            if policy is not None:
+                out.append(self._bound_policy(kind, policy.load(), bindings[name]))
         return out
 
     def _bound_policy(

@@ -211,13 +211,13 @@ class PolicyEvaluation:
 
     def settle(self, inputs: PolicyInputs) -> None:
         """Count what an evaluation took."""
-        used = [min(BUDGET, self._left) - max(left, 0) for left in (inputs.budget[0], inputs.variable_budget[0])]
+        used = [min(BUDGET, self._left) - max(left, 0) for left in (inputs.budget[0], inputs.variable_steps)]
         self._left = max(self._left - sum(used), 0)
 
     def _shown(self, obj: Object, version: Resource) -> Object:
         """The stored object as the version that matched has it."""
-        if self.attempt.verb == "connect":
-            return obj
+        if self.attempt.verb == "connect" or (self.attempt.verb == "create" and self.attempt.subresource):
+            return obj  # an object of its own kind: options of a connection, an Eviction, a Binding
         if self.attempt.subresource == "scale" and self._strategy is not None:
             return self._strategy.scale_of(obj)
         view = self._state.view(version.group, version.version, version.plural)

@@ -88,6 +88,7 @@ class Authenticator:
             raise Unauthorized("Unauthorized")
         # One search in the joined names is several times cheaper than looking at each of them.
         if "impersonate-" in ",".join(headers):
+            request.user = user  # for the audit log, if the next line refuses
             acting = self._impersonated(user, headers)
             if acting is not user:
                 request.impersonator = user

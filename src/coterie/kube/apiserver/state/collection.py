@@ -39,6 +39,11 @@ class Collection:
         """Changes after this revision are in the ring; older ones only in the store."""
         self.lease = 0
         """Lease under which objects are written: with its end they go (Events)."""
+        self.converted = False
+        """A webhook converts between the versions of its objects."""
+        self.other_versions: dict[tuple[str, str], str] = {}
+        """API versions of objects that were stored in another one than is used now, by namespace and name. Only where that
+        matters: versions that a webhook converts."""
         self._spaces: dict[str, dict[str, ObjectEntry]] = {}
         self._sorted: dict[str, list[ObjectEntry]] = {}
         self._count = 0

@@ -6,7 +6,7 @@ spliced in at a place known beforehand: every stored object begins with the same
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -90,6 +90,14 @@ def respliced(raw: bytes, head_length: int, old: int, new: int) -> bytes:
     return b'%b"resourceVersion":"%d",%b' % (raw[:head_length], new, raw[tail:])
 
 
+class NotConverted(Exception):
+    """These stored objects are needed in a version that only a webhook can make of them."""
+
+    def __init__(self, raws: list[bytes]) -> None:
+        super().__init__(f"{len(raws)} objects are not converted")
+        self.raws = raws
+
+
 class VersionView:
     """One served version of a collection: how stored objects look in that version, and back."""
 
@@ -101,8 +109,11 @@ class VersionView:
         to_view: Callable[[Object], Object] | None = None,
         to_storage: Callable[[Object], Object] | None = None,
         warning: str = "",
+        conversion: object | None = None,
     ) -> None:
         self.resource = resource
+        self.conversion = conversion
+        """The webhook that converts objects of other versions (`webhooks/conversion.py`)."""
         self.warning = warning
         """Sent with every answer: this version is deprecated."""
         self._storage_head = storage_head
@@ -117,6 +128,9 @@ class VersionView:
         if self._to_view is None:
             return self._head + raw[len(self._storage_head) :]
         return orjson.dumps(self._to_view(orjson.loads(raw)))
+
+    def require(self, entries: Sequence[ObjectEntry]) -> None:
+        """They are about to be shown. Raises NotConverted."""
 
     def load(self, raw: bytes) -> Object:
         obj: Object = orjson.loads(raw)

@@ -76,13 +76,20 @@ class ResourceStorage:
         if not len(collection) and all(view.resource.key != resource.key for view in self._views.values()):
             del self._collections[resource.key]
 
-    def set_storage(self, key: str, api_version: str, kind: str) -> None:
-        """A custom resource changed its storage version: entries keep their bytes under the new head."""
+    def set_storage(self, key: str, api_version: str, kind: str, *, converted: bool = False) -> None:
+        """A custom resource changed its storage version: entries keep their bytes under the new head. `converted`: by a webhook,
+        so that it must be known which version they are."""
         old = self._collections[key]
+        old.converted = converted
         head = head_of(api_version, kind)
         if old.head == head:
             return
         fresh = Collection(key, api_version=api_version, kind=kind, namespaced=old.namespaced, revision=self.revision)
+        fresh.converted = converted
+        if converted:
+            before = old.other_versions
+            known = {(each.namespace, each.name): old.api_version for each in old} | before
+            fresh.other_versions = {place: version for place, version in known.items() if version != api_version}
         for entry in old:
             tail = entry.raw[len(old.head) + len(b'"resourceVersion":"%d",' % entry.revision) :]
             fresh.load(entry.namespace, entry.name, head + tail, entry.revision, entry.created)
@@ -125,6 +132,7 @@ class ResourceStorage:
                 collection = self._collections.get(key)
                 if collection is None:
                     collection = self._unserved(key, namespace, record.value)
+                self._note_version(collection, namespace, name, record.value)
                 collection.load(namespace, name, self._under_head(collection, record.value), record.revision, record.created)  # fmt: skip
                 count += 1
             if not page.more:
@@ -202,6 +210,8 @@ class ResourceStorage:
                 if event.value is None:
                     continue
                 collection = self._unserved(key, namespace, event.value)
+            if collection.converted:
+                self._note_version(collection, namespace, name, event.value)
             value = event.value if event.value is None else self._under_head(collection, event.value)
             change = collection.apply(namespace, name, value, event.revision, event.created)
             touched.setdefault(key, []).append(change)
@@ -222,6 +232,16 @@ class ResourceStorage:
             key, api_version=head["apiVersion"], kind=head["kind"], namespaced=bool(namespace), revision=self.revision
         )
         return collection
+
+    @staticmethod
+    def _note_version(collection: Collection, namespace: str, name: str, value: bytes | None) -> None:
+        # Of a deleted object the last state is still to be shown.
+        if not collection.converted or value is None:
+            return
+        if value.startswith(collection.head):
+            collection.other_versions.pop((namespace, name), None)
+        else:
+            collection.other_versions[namespace, name] = orjson.loads(value)["apiVersion"]
 
     @staticmethod
     def _under_head(collection: Collection, value: bytes) -> bytes:

@@ -7,20 +7,20 @@ An object goes at once only when nobody holds it. Otherwise `deletionTimestamp` 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from coterie.base.clock import Clock, rfc3339
+from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Response
 from coterie.kube.api import errors
 from coterie.kube.api.labels import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from coterie.kube.api.schema.node import Schema
 from coterie.kube.apiserver import bodies, content_negotiation, options, presentation
-from coterie.kube.apiserver.admission.chain import AdmissionRequest
+from coterie.kube.apiserver.admission.chain import AdmissionRequest, LazyStep, admit_all
 from coterie.kube.apiserver.admission.steps import PROTECTED_NAMESPACES
 from coterie.kube.apiserver.call import STALE, ResourceRequest
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode
@@ -28,6 +28,11 @@ from coterie.kube.apiserver.state.state import ObjectWrite, ResourceStorage
 from coterie.kube.apiserver.verbs import read
 from coterie.kube.apiserver.verbs.write import REVIEW_ATTEMPTS, EntryChanged, is_gone
 from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
+
+if TYPE_CHECKING:
+    from coterie.kube.apiserver.webhooks import conversion
+else:
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
 
 Object = dict[str, Any]
 _POLICIES = ("Background", "Foreground", "Orphan")
@@ -59,7 +64,7 @@ class DeleteVerbs:
         clock: Clock,
         webhooks: WebhookRegistry,
         *,
-        admit: Callable[[Callable[[], AdmissionRequest]], None] = lambda attempt: None,
+        admit: LazyStep = admit_all,
     ) -> None:
         self._admit = admit
         """Who may refuse a deletion that a client asks for."""
@@ -83,6 +88,8 @@ class DeleteVerbs:
         before = call.entry()
         entry, gone = await self._delete_reviewed(call, call.namespace, call.name, asked)
         if not gone or resource.returns_deleted:
+            if call.converts:
+                await conversion.show(call, entry.raw)
             return self._present.one(call, entry.raw, want)
         details = {"name": call.name, "group": resource.group, "kind": resource.plural, "uid": before.uid}
         status = {
@@ -109,7 +116,11 @@ class DeleteVerbs:
             entry = call.collection.get(namespace, name)
             if entry is None:
                 raise call.not_found()
-            old = entry.load()
+            webhook = call.view.conversion if call.converts else None
+            if isinstance(webhook, conversion.CrdConversion):
+                old = await webhook.load(call.view, call.collection, entry)
+            else:
+                old = entry.load()
             await reviewer.mutate(None, old)
             await reviewer.validate(None, old)
             try:
@@ -191,6 +202,8 @@ class DeleteVerbs:
         for start in range(0, len(entries), _PARALLEL):
             batch = entries[start : start + _PARALLEL]
             await asyncio.gather(*(self._delete_found(call, entry, asked) for entry in batch))
+        if call.converts:
+            await conversion.show(call, *(entry.raw for entry in entries))
         return self._present.many(call, entries, want, self._state.revision, "", 0)
 
     async def _delete_found(self, call: ResourceRequest, entry: ObjectEntry, asked: DeleteOptions) -> None:

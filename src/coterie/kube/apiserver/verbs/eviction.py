@@ -20,12 +20,13 @@ from coterie.kube.api import errors, selectors
 from coterie.kube.api.pod_state import DISRUPTION_TARGET
 from coterie.kube.api.schema.node import Schema
 from coterie.kube.apiserver import bodies, options
+from coterie.kube.apiserver.admission.chain import LazyStep, admit_all
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.state.collection import Collection
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode
 from coterie.kube.apiserver.state.state import ObjectWrite, ResourceStorage
 from coterie.kube.apiserver.verbs.delete import DeleteOptions, DeleteVerbs
-from coterie.kube.apiserver.verbs.subresources import review_body
+from coterie.kube.apiserver.verbs.subresources import body_attempt, review_body
 from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
 
 Object = dict[str, Any]
@@ -33,6 +34,7 @@ _NOT_RUNNING = frozenset(("Succeeded", "Failed", "Pending"))
 _MAX_DISRUPTED_PODS = 2000
 """Evictions that the disruption controller has not confirmed yet; more would make the object too large."""
 _ATTEMPTS = 5
+_KIND = ("policy", "v1", "Eviction")
 
 
 class EvictionVerb:
@@ -44,7 +46,10 @@ class EvictionVerb:
         schema: Schema,
         clock: Clock,
         webhooks: WebhookRegistry,
+        *,
+        admit: LazyStep = admit_all,
     ) -> None:
+        self._admit = admit
         self._state = state
         self._deleter = deleter
         self._budgets = budgets
@@ -56,7 +61,8 @@ class EvictionVerb:
         request = call.request
         body = bodies.read_kind(request.body, request.headers.get("content-type", ""), "Eviction", self._schema)
         if self._webhooks.active:
-            body = await review_body(self._webhooks, call, body, ("policy", "v1", "Eviction"))
+            body = await review_body(self._webhooks, call, body, _KIND)
+        self._admit(lambda: body_attempt(call, body, _KIND))
         asked = _options(call, body.get("deleteOptions") or {})
         for attempt in range(1, _ATTEMPTS + 1):
             pod = call.entry().load()

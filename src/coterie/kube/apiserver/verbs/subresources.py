@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from coterie.base.clock import Clock, rfc3339
+from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Response
 from coterie.kube.api import errors, names, patch
 from coterie.kube.api.schema.builtin import BuiltinSchemas
 from coterie.kube.apiserver import bodies, options
+from coterie.kube.apiserver.admission.chain import AdmissionRequest, LazyStep, admit_all
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.verbs.write import WriteVerbs
 from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
 
-ConnectVerb = Callable[[ResourceRequest], Awaitable[Response]]
+if TYPE_CHECKING:
+    from coterie.kube.apiserver.webhooks import conversion
+else:
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
+
+ConnectVerb = Callable[[ResourceRequest], Response | Awaitable[Response]]
 Object = dict[str, Any]
+_BINDING = ("", "v1", "Binding")
 
 
 class Subresources:
-    def __init__(self, writer: WriteVerbs, schemas: BuiltinSchemas, clock: Clock, webhooks: WebhookRegistry) -> None:
+    def __init__(
+        self,
+        writer: WriteVerbs,
+        schemas: BuiltinSchemas,
+        clock: Clock,
+        webhooks: WebhookRegistry,
+        *,
+        admit: LazyStep = admit_all,
+    ) -> None:
+        self._admit = admit
         self._writer = writer
         self._schemas = schemas
         self._clock = clock
@@ -35,13 +52,17 @@ class Subresources:
     # -- admission ----------------------------------------------------------------------------------------------
 
     async def reviewed(self, call: ResourceRequest, body: Object, kind: tuple[str, str, str]) -> Object:
-        """What was sent, as webhooks left it."""
-        return await review_body(self._webhooks, call, body, kind)
+        """What was sent, as webhooks left it; policies may refuse it."""
+        if self._webhooks.active:
+            body = await review_body(self._webhooks, call, body, kind)
+        self._admit(lambda: body_attempt(call, body, kind))
+        return body
 
     def connected(self, verb: ConnectVerb) -> ConnectVerb:
-        """The verb of a connection to a pod, after the webhooks that it concerns."""
+        """The verb of a connection to a pod, after the policies and webhooks that it concerns."""
 
-        def connect(call: ResourceRequest) -> Awaitable[Response]:
+        def connect(call: ResourceRequest) -> Response | Awaitable[Response]:
+            self._admit(lambda: _connect_attempt(call))
             return self._connect(call, verb) if self._webhooks.active else verb(call)
 
         return connect
@@ -52,7 +73,8 @@ class Subresources:
         kind = (subresource.group, subresource.version, subresource.kind)
         reviewer = self._webhooks.reviewer(call, "CONNECT", name=call.name, kind=kind)
         if reviewer is not None:
-            call.entry()
+            if subresource.name != "proxy":
+                call.entry()  # of a proxied name scheme and port may be part
             shown = _connect_options(call, subresource.kind)
             if await reviewer.mutate(shown, None) is not shown:
                 raise errors.InternalError(
@@ -60,7 +82,8 @@ class Subresources:
                     "which is not supported"
                 )
             await reviewer.validate(shown, None)
-        return await verb(call)
+        answer = verb(call)
+        return answer if isinstance(answer, Response) else await answer
 
     # -- scale --------------------------------------------------------------------------------------------------
 
@@ -87,6 +110,8 @@ class Subresources:
 
         asked = options.write_options(call.request)
         raw = await self._writer.change_object(call, rescaled, asked)
+        if call.converts:
+            await conversion.show(call, raw)
         return _answer(call.strategy.scale_of(call.view.load(raw)))
 
     # -- pods ---------------------------------------------------------------------------------------------------
@@ -95,7 +120,8 @@ class Subresources:
         """POST pods/x/binding: the scheduler's decision, taken once."""
         body = self._read(call, "Binding", "v1/Binding")
         if self._webhooks.active:
-            body = await self.reviewed(call, body, ("", "v1", "Binding"))
+            body = await review_body(self._webhooks, call, body, _BINDING)
+        self._admit(lambda: body_attempt(call, body, _BINDING))
         target, given = body.get("target") or {}, body.get("metadata") or {}
         node = target.get("name")
         faults = (
@@ -195,6 +221,27 @@ async def review_body(
     return mutated
 
 
+def body_attempt(call: ResourceRequest, body: Object, kind: tuple[str, str, str]) -> AdmissionRequest:
+    """A body that creates something else than the resource, as an attempt for admission."""
+    group, version, name = kind
+    shown = {**body, "kind": name, "apiVersion": f"{group}/{version}" if group else version}
+    return _attempt("create", call, shown)
+
+
+def _connect_attempt(call: ResourceRequest) -> AdmissionRequest:
+    subresource = call.resource.subresource(call.target.subresource)
+    assert subresource is not None
+    return _attempt("connect", call, _connect_options(call, subresource.kind))
+
+
+def _attempt(verb: str, call: ResourceRequest, shown: Object) -> AdmissionRequest:
+    dry_run = options.dry_run(call.request.params.get("dryRun")) if call.request.query else False
+    return AdmissionRequest(
+        verb, call.resource, call.namespace, call.name, shown, None, call.user, dry_run, call.target.subresource,
+        warnings=call.warnings, request=call.request,
+    )  # fmt: skip
+
+
 def _connect_options(call: ResourceRequest, kind: str) -> Object:
     """The query of a connection as the object that it stands for."""
     request = call.request
@@ -202,6 +249,8 @@ def _connect_options(call: ResourceRequest, kind: str) -> Object:
     if kind == "PodPortForwardOptions":
         ports = [int(port) for each in request.params.get("ports", []) for port in each.split(",") if port.isdecimal()]
         return {**out, "ports": ports} if ports else out
+    if call.target.subresource == "proxy":
+        return {**out, "path": call.target.rest} if call.target.rest else out
     for name in ("stdin", "stdout", "stderr", "tty"):
         if options.boolean(request, name):
             out[name] = True

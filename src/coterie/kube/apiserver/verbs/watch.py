@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Response
 from coterie.http.server import Tasks
 from coterie.kube.api import errors, wire
@@ -16,6 +18,11 @@ from coterie.kube.apiserver.state.entry import ObjectEntry, respliced
 from coterie.kube.apiserver.state.state import ResourceStorage
 from coterie.kube.apiserver.state.watching import Watcher
 from coterie.kube.apiserver.verbs import read
+
+if TYPE_CHECKING:
+    from coterie.kube.apiserver.webhooks import conversion
+else:
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
 
 MIN_TIMEOUT = 1800
 """Without timeoutSeconds a watch ends after this long, times one to two, so that watchers do not return in step."""
@@ -39,7 +46,9 @@ class WatchVerb:
         if asked.resource_version not in ("", "0"):
             self._reader.check_revision(asked.revision)
         collection = call.collection
-        encode, encoding = self._present.watch_encoder(call, want)
+        # Metadata in protobuf needs no conversion: it is the same in all versions.
+        converts = call.converts and not want.protobuf
+        encode, encoding = (_stored, "stored") if converts else self._present.watch_encoder(call, want)
 
         def opened(watcher: Watcher) -> None:
             self._opened(watcher, collection, asked)
@@ -54,11 +63,15 @@ class WatchVerb:
             if asked.bookmarks or asked.send_initial_events
             else None,
             error=lambda error: presentation.error_event(error.status(), want),
-            first_differs=want.shape == "table",
+            first_differs=want.shape == "table" and not converts,
             on_open=opened,
             on_close=lambda closing: self._closed(closing, collection),
         )
         kind = f"{wire.MEDIA_TYPE};stream=watch" if want.protobuf else "application/json"
+        if converts:
+            encoder = self._present.watch_encoder
+            stream = conversion.ConvertedStream(call, watcher, lambda c: encoder(c, want)[0], self._tasks)
+            return Response(stream=stream, content_type=kind)
         return Response(stream=watcher, content_type=kind)
 
     def _opened(self, watcher: Watcher, collection: Collection, asked: options.ListOptions) -> None:
@@ -162,6 +175,10 @@ class WatchVerb:
     @property
     def count(self) -> int:
         return len(self._timers)
+
+
+def _stored(kind: str, entry: ObjectEntry, first: bool) -> bytes:
+    return b'{"type":"%b","object":%b}\n' % (kind.encode(), entry.raw)
 
 
 def _gone(collection: Collection, old: ObjectEntry, revision: int) -> ObjectEntry:

@@ -7,6 +7,7 @@ the store, so no other write can come between. A dry run does everything but the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import orjson
 
 from coterie.base import ids
 from coterie.base.clock import Clock, rfc3339
+from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Response
 from coterie.kube.api import errors, names, patch
 from coterie.kube.api.fields import apply as server_side_apply
@@ -29,7 +31,10 @@ from coterie.kube.apiserver.state.state import Decide, ObjectWrite, ResourceStor
 from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
 
 if TYPE_CHECKING:
+    from coterie.kube.apiserver.webhooks import conversion
     from coterie.kube.apiserver.webhooks.dispatcher import AdmissionReviewer
+else:
+    conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
 
 Object = dict[str, Any]
 Change = Callable[[Object], Object]
@@ -84,7 +89,10 @@ class WriteVerbs:
             raise errors.BadRequest("resourceVersion should not be set on objects to be created")
         if not metadata.get("name") and not metadata.get("generateName"):
             self._refuse(call, obj, [errors.required("metadata.name", "name or generateName is required")])
-        return self._present.one(call, await self.create_object(call, obj, asked), want, status=201)
+        raw = await self.create_object(call, obj, asked)
+        if call.converts:
+            await conversion.show(call, raw)
+        return self._present.one(call, raw, want, status=201)
 
     async def create_object(self, call: ResourceRequest, obj: Object, asked: options.WriteOptions) -> bytes:
         """Create an object that was read and belongs here; returns its stored bytes with revision."""
@@ -127,14 +135,16 @@ class WriteVerbs:
             "create", resource, call.namespace, name, obj, None, call.user, asked.dry_run,
             warnings=call.warnings, request=call.request,
         )  # fmt: skip
-        if self._webhooks.active:
+        stored: Object | None = None
+        if self._webhooks.active or call.converts:
             shown = given.get("name") or ""
             reviewer = self._webhooks.reviewer(
                 call, "CREATE", name=shown, dry_run=asked.dry_run, options=_options_json("CreateOptions", asked)
             )
-            if reviewer is not None:
+            if reviewer is not None or call.converts:
                 obj = attempt.obj = await self._reviewed_create(call, attempt, owners, reviewer)
                 attempt.repeated = True
+                stored = await self._converted(call, obj)
         with self._admission.reserving() as reserved:
             reserved.admit(attempt)
             self._refuse(call, obj, [*names.validate_meta(obj, resource), *strategy.validate_create(obj)])
@@ -147,7 +157,7 @@ class WriteVerbs:
                         group=resource.group,
                         kind=resource.plural,
                     )
-                return ObjectWrite(encode(obj, collection.api_version, collection.kind))
+                return ObjectWrite(encode(stored or obj, collection.api_version, collection.kind))
 
             if owners:
                 obj["metadata"]["managedFields"] = owners
@@ -160,7 +170,7 @@ class WriteVerbs:
         return entry.raw
 
     async def _reviewed_create(
-        self, call: ResourceRequest, attempt: AdmissionRequest, owners: list[Object], reviewer: AdmissionReviewer
+        self, call: ResourceRequest, attempt: AdmissionRequest, owners: list[Object], reviewer: AdmissionReviewer | None
     ) -> Object:
         """The object as webhooks left it. What admission holds meanwhile is given back: they may take their time."""
         strategy = call.strategy
@@ -169,18 +179,26 @@ class WriteVerbs:
         obj = attempt.obj
         if owners:
             obj["metadata"]["managedFields"] = owners
-        mutated = await reviewer.mutate(obj, None)
-        assert mutated is not None
-        if mutated is not obj:
-            obj = mutated
-            strategy.default(obj)
-            strategy.prepare_create(obj)
-        if reviewer.validating:
+        if reviewer is not None:
+            mutated = await reviewer.mutate(obj, None)
+            assert mutated is not None
+            if mutated is not obj:
+                obj = mutated
+                strategy.default(obj)
+                strategy.prepare_create(obj)
+        if reviewer is None or reviewer.validating:
             with self._admission.reserving() as held:
                 held.admit(replace(attempt, obj=obj, release=[], repeated=True))
             self._refuse(call, obj, [*names.validate_meta(obj, call.resource), *strategy.validate_create(obj)])
-            await reviewer.validate(obj, None)
+            if reviewer is not None:
+                await reviewer.validate(obj, None)
         return obj
+
+    @staticmethod
+    async def _converted(call: ResourceRequest, obj: Object) -> Object:
+        """As it is stored, where a webhook converts it."""
+        webhook = call.view.conversion
+        return await webhook.to_storage(call.collection, obj) if isinstance(webhook, conversion.CrdConversion) else obj
 
     # -- update -------------------------------------------------------------------------------------------------
 
@@ -196,13 +214,15 @@ class WriteVerbs:
                 f"the name of the object ({metadata['name']}) does not match the name on the URL ({call.name})"
             )
         raw = await self.change_object(call, lambda _: obj, asked)
+        if call.converts:
+            await conversion.show(call, raw)
         return self._present.one(call, raw, want)
 
     async def change_object(
         self, call: ResourceRequest, change: Change, asked: options.WriteOptions, *, applying: bool = False
     ) -> bytes:
         """Change an existing object; returns its bytes as they are afterwards."""
-        if self._webhooks.active and call.target.subresource not in _REVIEWED_BY_BODY:
+        if (self._webhooks.active or call.converts) and call.target.subresource not in _REVIEWED_BY_BODY:
             scale = call.target.subresource == "scale"
             reviewer = self._webhooks.reviewer(
                 call,
@@ -212,7 +232,7 @@ class WriteVerbs:
                 options=_options_json("UpdateOptions", asked),
                 kind=("autoscaling", "v1", "Scale") if scale else None,
             )
-            if reviewer is not None:
+            if reviewer is not None or call.converts:
                 return await self._change_reviewed(call, change, asked, reviewer, track=not applying)
 
         def decide(entry: ObjectEntry | None) -> ObjectWrite | None:
@@ -239,7 +259,7 @@ class WriteVerbs:
         call: ResourceRequest,
         change: Change,
         asked: options.WriteOptions,
-        reviewer: AdmissionReviewer,
+        reviewer: AdmissionReviewer | None,
         *,
         track: bool,
     ) -> bytes:
@@ -247,22 +267,27 @@ class WriteVerbs:
         write is made only if that is still the current one; else everything is done again."""
         for _ in range(REVIEW_ATTEMPTS):
             entry = call.entry()
-            old = entry.load()
-            new, owners = self._draft_update(call, call.view.load(entry.raw), old, change, asked, track=track)
+            old, current = await self._snapshot(call, entry)
+            new, owners = self._draft_update(call, current, old, change, asked, track=track)
             with self._admission.reserving() as held:
                 held.admit(self._update_attempt(call, new, old, asked, preview=True))
             if owners:
                 new["metadata"]["managedFields"] = owners
-            new = await self._mutated_update(call, new, old, reviewer)
-            if reviewer.validating:
+            if reviewer is not None:
+                new = await self._mutated_update(call, new, old, reviewer)
+            if reviewer is None or reviewer.validating:
                 with self._admission.reserving() as held:
                     held.admit(self._update_attempt(call, new, old, asked, repeated=True))
                 self._check_update(call, new, old)
-                await reviewer.validate(*self._shown_update(call, new, old))
+                if reviewer is not None:
+                    await reviewer.validate(*self._shown_update(call, new, old))
+            stored = await self._converted(call, new) if call.converts else new
             try:
                 with self._admission.reserving() as reserved:
                     return await self._written(
-                        call, asked, self._decide_reviewed(call, entry.revision, new, old, owners, asked, reserved)
+                        call,
+                        asked,
+                        self._decide_reviewed(call, entry.revision, new, stored, old, owners, asked, reserved),
                     )
             except EntryChanged:
                 continue
@@ -273,6 +298,7 @@ class WriteVerbs:
         call: ResourceRequest,
         revision: int,
         new: Object,
+        stored: Object,
         old: Object,
         owners: list[Object],
         asked: options.WriteOptions,
@@ -285,9 +311,21 @@ class WriteVerbs:
                 raise EntryChanged
             reserved.admit(self._update_attempt(call, new, old, asked, repeated=True))
             self._check_update(call, new, old)
-            return self._write_of(call, new, old, owners)
+            write = self._write_of(call, new, old, owners)
+            if stored is new or write is None or write.value is None:
+                return write
+            return ObjectWrite(encode(stored, call.collection.api_version, call.collection.kind))
 
         return decide
+
+    @staticmethod
+    async def _snapshot(call: ResourceRequest, entry: ObjectEntry) -> tuple[Object, Object]:
+        """The object as the write path compares with, and a copy of it in the version of the request."""
+        webhook = call.view.conversion
+        if call.converts and isinstance(webhook, conversion.CrdConversion):
+            old = await webhook.load(call.view, call.collection, entry)
+            return old, deepcopy(old)
+        return entry.load(), call.view.load(entry.raw)
 
     async def _mutated_update(
         self, call: ResourceRequest, new: Object, old: Object, reviewer: AdmissionReviewer
@@ -464,7 +502,10 @@ class WriteVerbs:
             self._warn(call, patched)
             return patched
 
-        return self._present.one(call, await self.change_object(call, change, asked), want)
+        raw = await self.change_object(call, change, asked)
+        if call.converts:
+            await conversion.show(call, raw)
+        return self._present.one(call, raw, want)
 
     async def _apply(
         self, call: ResourceRequest, asked: options.WriteOptions, want: content_negotiation.NegotiatedFormat
@@ -498,6 +539,8 @@ class WriteVerbs:
             if call.collection.get(call.namespace, call.name) is not None:
                 try:
                     raw = await self.change_object(call, merged, asked, applying=True)
+                    if call.converts:
+                        await conversion.show(call, raw)
                     return self._present.one(call, raw, want)
                 except errors.NotFound:
                     continue
@@ -507,6 +550,8 @@ class WriteVerbs:
                 raise call.conflict("the object does not exist, but the patch names a version or uid of it")
             try:
                 raw = await self._create_once(call, merged(None), replace(asked, manager=""))
+                if call.converts:
+                    await conversion.show(call, raw)
                 return self._present.one(call, raw, want, status=201)
             except errors.AlreadyExists:
                 continue

@@ -26,8 +26,9 @@ from coterie.kube.apiserver.outgoing import OutgoingError, destination
 from coterie.kube.apiserver.state.collection import Collection
 from coterie.kube.apiserver.state.entry import VersionView
 from coterie.kube.apiserver.webhooks import review
+from coterie.kube.apiserver.webhooks.conversion import CrdConversion
 from coterie.kube.apiserver.webhooks.matching import Webhook, matches_objects
-from coterie.kube.apiserver.webhooks.review import AdmissionDenied, BadAnswer, ReviewedKind, Verdict
+from coterie.kube.apiserver.webhooks.review import AdmissionDenied, AdmissionVerdict, BadAnswer, ReviewedKind
 
 if TYPE_CHECKING:
     from coterie.kube.api.cel import errors as cel_errors
@@ -119,7 +120,7 @@ class AdmissionReviewer:
 
     async def _mutated(self, selected: SelectedWebhook, obj: Object | None, old: Object | None) -> Object | None:
         name = selected.webhook.name
-        shown, shown_old = self._shown(selected, obj), self._shown(selected, old)
+        shown, shown_old = await self._shown(selected, obj), await self._shown(selected, old)
         verdict = await self._ask(selected, shown, shown_old)
         if verdict is None or not verdict.patch:
             return obj
@@ -131,16 +132,20 @@ class AdmissionReviewer:
         if new == shown:
             return obj
         try:
-            return self._taken(selected, new)
+            return await self._taken(selected, new)
         except errors.BadRequest as problem:
             raise review.internal(f'admission webhook "{name}" returned a patch: {problem.message}') from problem
 
-    def _shown(self, selected: SelectedWebhook, obj: Object | None) -> Object | None:
-        if obj is None or self._kind is not None or selected.view.is_storage:
+    async def _shown(self, selected: SelectedWebhook, obj: Object | None) -> Object | None:
+        if obj is None or self._kind is not None:
+            return obj
+        if isinstance(selected.view.conversion, CrdConversion):
+            return (await selected.view.conversion.convert([obj], selected.view.resource.api_version))[0]
+        if selected.view.is_storage:
             return obj
         return selected.view.of_stored(deepcopy(obj))
 
-    def _taken(self, selected: SelectedWebhook, obj: Object) -> Object:
+    async def _taken(self, selected: SelectedWebhook, obj: Object) -> Object:
         """What a webhook made of an object, with the types of its kind checked, in the form that was given."""
         if self._kind is not None:
             kind = self._kind
@@ -152,6 +157,8 @@ class AdmissionReviewer:
         resource = selected.view.resource
         obj = deepcopy(obj)
         self._services.strategies[(resource.group, resource.version, resource.plural)].read(obj, "Ignore")
+        if isinstance(selected.view.conversion, CrdConversion):
+            return (await selected.view.conversion.convert([obj], self._call.resource.api_version))[0]
         return selected.view.to_stored(obj)
 
     # -- validating ---------------------------------------------------------------------------------------------
@@ -168,11 +175,11 @@ class AdmissionReviewer:
                 raise problem
 
     async def _validated(self, selected: SelectedWebhook, obj: Object | None, old: Object | None) -> None:
-        await self._ask(selected, self._shown(selected, obj), self._shown(selected, old))
+        await self._ask(selected, await self._shown(selected, obj), await self._shown(selected, old))
 
     # -- one webhook --------------------------------------------------------------------------------------------
 
-    async def _ask(self, selected: SelectedWebhook, obj: Object | None, old: Object | None) -> Verdict | None:
+    async def _ask(self, selected: SelectedWebhook, obj: Object | None, old: Object | None) -> AdmissionVerdict | None:
         """Its verdict, which allows the request. None when it is not asked, or its failure is to be ignored."""
         webhook, metrics = selected.webhook, self._services.metrics
         labels = (webhook.name, webhook.kind, self._operation)
@@ -239,7 +246,9 @@ class AdmissionReviewer:
             options=self._options,
         )
 
-    async def _call_webhook(self, webhook: Webhook, request: Object, obj: Object | None, old: Object | None) -> Verdict:
+    async def _call_webhook(
+        self, webhook: Webhook, request: Object, obj: Object | None, old: Object | None
+    ) -> AdmissionVerdict:
         version, client = webhook.review_version, webhook.spec.get("clientConfig") or {}
         body = {
             "kind": "AdmissionReview",
@@ -261,7 +270,7 @@ class AdmissionReviewer:
         except BadAnswer as problem:
             raise CallFailed(f"received invalid webhook response: {problem}") from problem
 
-    def _noted(self, webhook: Webhook, verdict: Verdict) -> None:
+    def _noted(self, webhook: Webhook, verdict: AdmissionVerdict) -> None:
         call = self._call
         call.warnings += [text for text in verdict.warnings if text not in call.warnings]
         for key, text in verdict.annotations.items():

@@ -44,7 +44,7 @@ class ReviewedKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AdmissionVerdict:
     allowed: bool
     status: Object
     patch: list[Object] | None
@@ -130,7 +130,7 @@ def _resource(resource: Resource) -> Object:
     return {"group": resource.group, "version": resource.version, "resource": resource.plural}
 
 
-def read_verdict(body: bytes, uid: str, version: str, *, mutating: bool) -> Verdict:
+def read_verdict(body: bytes, uid: str, version: str, *, mutating: bool) -> AdmissionVerdict:
     """Raises BadAnswer."""
     try:
         review = orjson.loads(body)
@@ -149,7 +149,7 @@ def read_verdict(body: bytes, uid: str, version: str, *, mutating: bool) -> Verd
     allowed, status = response.get("allowed", False), response.get("status") or {}
     if not isinstance(allowed, bool) or not isinstance(status, dict):
         raise BadAnswer("response.allowed must be a bool and response.status an object")
-    return Verdict(
+    return AdmissionVerdict(
         allowed,
         status,
         _patch_of(response, version, mutating=mutating) if allowed else None,

@@ -103,15 +103,17 @@ def serving_names_refused(
 ) -> str:
     """Why a node does not get a server certificate for these names; empty: it does.
 
-    `own`: name and addresses of the Node; `others`: of all other Nodes; `reserved`: names of the API server.
+    `own`: name and addresses of the Node; `others`: of all other Nodes; `reserved`: names of the API server, and ranges of addresses
+    that nodes cannot have.
     """
     if username != wanted.common_name:
         return f"only {wanted.common_name} itself may ask for its server certificate"
+    ranges = [ipaddress.ip_network(each) for each in reserved if "/" in each]
     reserved = {_canonical(each) for each in reserved}
     mine, theirs = {_canonical(each) for each in own}, {_canonical(each) for each in others}
     for name in (*wanted.dns_names, *wanted.addresses):
         same = _canonical(name)
-        if same in reserved or _is_loopback(same):
+        if same in reserved or _is_loopback(same) or _in_ranges(same, ranges):
             return f"{name} is not a name of a node"
         if same not in mine:
             return f"{name} is neither the name nor an address of the Node"
@@ -127,6 +129,14 @@ def _canonical(name: str) -> str:
         return name.lower().rstrip(".")
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
+
+
+def _in_ranges(name: str, ranges: Collection[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return any(address in each for each in ranges)
 
 
 def _is_loopback(name: str) -> bool:

@@ -11,8 +11,9 @@ from pathlib import Path
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock
 from coterie.base.log import logger
+from coterie.kube.api.types.network import Service
 from coterie.kube.api.types.nodes import NODES, Node
-from coterie.kube.client.informer import ObjectChange
+from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.network.overlay.link_probe import LinkProbe
 from coterie.kube.network.overlay.node_overlay import NodeOverlay
@@ -38,14 +39,16 @@ class OverlayController:
         domain_netlink: Callable[[int], NetlinkSocket],
         probe_socket: Callable[[], socket.socket],
         clock: Clock,
+        services: Informer[Service] | None = None,
     ) -> None:
-        """`settings` may ask the API server; `informers` None: this node has no peers. `probe_socket`: see LinkProbe; the rest: see
-        NodeOverlay."""
+        """`settings` may ask the API server; `informers` None: this node has no peers. `probe_socket`: see LinkProbe; `services`:
+        those to which the machine has a route each; the rest: see NodeOverlay."""
         self.ready = asyncio.Event()
         self.selector = selector if informers is not None else ""
         """Labels of the Nodes of this domain; empty: there are no others."""
         self._settings = settings
         self._informer = informers.get(NODES, labels=selector) if informers is not None else None
+        self._services = services
         self._directory = directory
         self._namespace = namespace
         self._domain_netlink = domain_netlink
@@ -70,11 +73,11 @@ class OverlayController:
         overlay = NodeOverlay(
             await self._settings(), self._directory, namespace=self._namespace, domain_netlink=self._domain_netlink
         )
-        remove = None
+        removes = [] if self._services is None else [self._services.add_handler(self._service_changed)]
         try:
             if self._informer is not None:
                 await self._informer.ready.wait()
-                remove = self._informer.add_handler(self._changed)
+                removes.append(self._informer.add_handler(self._changed))
             backoff = Backoff(_RETRY)
             recheck = False
             while not self._stop.is_set():
@@ -87,7 +90,7 @@ class OverlayController:
                     self.ready.set()
                     await self._wait(backoff.failed())
         finally:
-            if remove is not None:
+            for remove in removes:
                 remove()
             self._probe.close()
             overlay.close()
@@ -103,6 +106,20 @@ class OverlayController:
     def _changed(self, change: ObjectChange[Node]) -> None:
         self._wake.set()
 
+    def _service_changed(self, change: ObjectChange[Service]) -> None:
+        if (
+            change.type == "deleted"
+            or change.old is None
+            or change.old.spec.cluster_ip != change.object.spec.cluster_ip
+        ):
+            self._wake.set()
+
+    def _cluster_ips(self) -> frozenset[str]:
+        if self._services is None:
+            return frozenset()
+        addresses = {each.spec.cluster_ip for each in self._services.cache.list()}
+        return frozenset(address for address in addresses if address and address != "None" and ":" not in address)
+
     async def _reconcile(self, overlay: NodeOverlay, *, recheck: bool) -> bool:
         nodes = self._informer.cache.list() if self._informer is not None else []
         if self._renew:
@@ -111,7 +128,9 @@ class OverlayController:
             self._probe.namespace_changed()
         answering = self._probe.answering
         try:
-            problems = await asyncio.to_thread(overlay.reconcile, nodes, answering, recheck=recheck)
+            problems = await asyncio.to_thread(
+                overlay.reconcile, nodes, answering, recheck=recheck, services=self._cluster_ips()
+            )
         except OSError as problem:
             _log.error("The network to other nodes cannot be changed; trying again", error=problem)
             return False

@@ -55,6 +55,8 @@ class OverlayDevices:
         self._index = 0
         """Of the VXLAN device; 0: there is none."""
         self._mtu = 0
+        self._services: set[str] = set()
+        """Routes of the machine to single Services."""
 
     # ----- the VXLAN
 
@@ -156,6 +158,22 @@ class OverlayDevices:
         if chosen:
             self._connect_machine(inner, outer)
             self._route_machine(chosen)
+        return refused
+
+    def route_services(self, addresses: Iterable[str]) -> list[str]:
+        """Routes of the machine to single Services; answers the addresses that lead elsewhere already. Raises OSError."""
+        settings, machine = self._settings, self._where.machine
+        outer = find_device(machine, settings.host_device)
+        if outer is None:
+            return []  # the machine has no way to pods
+        taken = [each.destination for each in rtnetlink.routes(machine) if each.index != outer.index]
+        wanted, refused = plan.routes_of_services(settings, addresses, taken)
+        via, source = links.NEXT_HOP, settings.host_address
+        for text in self._services - wanted:
+            request_ignoring_gone(machine, rtnetlink.delete_route(text, outer.index))
+        for text in wanted - self._services:
+            machine.request([rtnetlink.add_route(text, outer.index, via=via, source=source, flags=CREATE | REPLACE)])
+        self._services = wanted
         return refused
 
     def _connect_machine(self, inner: Device | None, outer: Device | None) -> None:

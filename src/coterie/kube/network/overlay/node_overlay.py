@@ -50,6 +50,9 @@ class NodeOverlay:
         """No network card has the node's address now."""
         self._link_problems: list[str] = []
         """Why peers on the same link are reached by VXLAN."""
+        self._services: frozenset[str] | None = None
+        """Cluster IPs to which the machine has routes; None: to none that this process made."""
+        self._service_problems: list[str] = []
 
     @property
     def link(self) -> tuple[int, dict[str, str]]:
@@ -65,10 +68,16 @@ class NodeOverlay:
         return bool(self._link_problems) or self._no_card or silent
 
     def reconcile(
-        self, nodes: Iterable[Node], answering: frozenset[str] = frozenset(), *, recheck: bool = False
+        self,
+        nodes: Iterable[Node],
+        answering: frozenset[str] = frozenset(),
+        *,
+        recheck: bool = False,
+        services: frozenset[str] = frozenset(),
     ) -> list[str]:
         """Answers what is wrong with the nodes. `answering`: ranges of the peers that answer on the link; `recheck`: look who is on
-        the link although no node changed. Raises OSError; then it is to be called again."""
+        the link although no node changed; `services`: cluster IPs of the domain's Services, see `OverlaySettings.each_service`. Raises
+        OSError; then it is to be called again."""
         settings = self._settings
         opened = self._open()
         wanted, problems = plan.peers_of(settings, nodes) if settings.between_machines else ({}, [])
@@ -78,7 +87,15 @@ class NodeOverlay:
         recheck = recheck or bool(self._answering - answering)
         self._answering = answering
         self._apply(opened, wanted, recheck=recheck)
-        return problems + self._machine_problems + self._link_problems
+        self._route_services(opened, services)
+        return problems + self._machine_problems + self._link_problems + self._service_problems
+
+    def _route_services(self, opened: OverlayDevices, services: frozenset[str]) -> None:
+        if not self._settings.each_service or services == self._services:
+            return
+        refused = opened.route_services(services)
+        self._service_problems = [f"{text} leads elsewhere on this machine: no route to it" for text in refused]
+        self._services = services
 
     def namespace_changed(self) -> None:
         """The domain has another network namespace: everything in it is to be made again."""
@@ -87,7 +104,7 @@ class NodeOverlay:
         if self._where is not None:
             self._where.domain.close()
             os.close(self._where.handle)
-        self._where = self._devices = self._links = None
+        self._where = self._devices = self._links = self._services = None
 
     def close(self) -> None:
         """Leaves the kernel as it is, because pods outlive this process; but without it nobody finds out who answers on the link."""

@@ -37,6 +37,8 @@ class OverlaySettings:
     vni: int
     mtu: int = 0
     """Of pods and of the overlay; 0: the kernel's default."""
+    each_service: bool = False
+    """The machine has a route for each Service of the domain, not for `service_cidr`: domains of one control plane share that range."""
     between_machines: bool = True
     """False: this node has no peers to look for."""
     link_routes: bool = True
@@ -185,12 +187,24 @@ def routes_of_machine(own: OverlaySettings, taken: Iterable[str]) -> tuple[list[
     others = [ipaddress.IPv4Network(each) for each in taken]
     chosen: list[str] = []
     refused: list[str] = []
-    for text in dict.fromkeys((own.cluster_cidr, own.service_cidr)):
+    for text in dict.fromkeys((own.cluster_cidr, "" if own.each_service else own.service_cidr)):
         network = ipaddress.IPv4Network(text) if text else None
         if network is not None:
             clash = any(network.overlaps(each) for each in others if each.prefixlen)
             (refused if clash or refused else chosen).append(text)
     return chosen, refused
+
+
+def routes_of_services(
+    own: OverlaySettings, addresses: Iterable[str], taken: Iterable[str]
+) -> tuple[set[str], list[str]]:
+    """Routes of the machine to the cluster IPs of single Services, and those that it cannot have because others have them. `taken`:
+    ranges that lead elsewhere."""
+    services = ipaddress.IPv4Network(own.service_cidr)
+    others = [network for each in taken if (network := ipaddress.IPv4Network(each)).prefixlen]
+    found = sorted(address for each in addresses if (address := ipaddress.IPv4Address(each)) in services)
+    refused = [address for address in found if any(address in each for each in others)]
+    return {f"{address}/32" for address in found if address not in refused}, [str(address) for address in refused]
 
 
 def _internal_address(node: Node) -> str:
