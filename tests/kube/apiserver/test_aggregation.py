@@ -380,3 +380,38 @@ async def test_validation(api: Api, changes: Object, field: str, words: str):
 async def test_a_local_registration_is_available(api: Api):
     made = await api.post(SERVICES, registration())
     assert made["status"]["conditions"][0]["reason"] == "Local"
+
+
+async def test_redirects_are_not_passed_on(api: Api, wardle: Wardle):
+    """A client would follow, with its credentials for this server (CVE-2022-3172)."""
+    await registered(api, wardle)
+    path = "/apis/wardle.example.com/v1/flunders"
+    for location in ("https://evil.example/", "/api/v1/secrets"):
+        wardle.answers[path] = answer(302, Location=location)
+        refused = await api.refused(503, "GET", path)
+        assert "attempted to redirect this request, which is not permitted" in refused.message
+    wardle.answers[path] = answer(304)
+    assert (await api.call("GET", path)).status == 304
+
+
+async def test_only_protocols_of_one_request_are_switched_to(api: Api, wardle: Wardle):
+    """Over h2c a client would send requests of its own through a connection on which any name is believed."""
+    await registered(api, wardle)
+    path = "/apis/wardle.example.com/v1/flunders/x/exec"
+    for protocol in ("h2c", "tcp", "websocket, h2c"):
+        headers = {"connection": "Upgrade, HTTP2-Settings", "upgrade": protocol, "http2-settings": "AAMAAABk"}
+        await api.refused(400, "GET", path, headers=headers)
+    assert not wardle.requests()
+    wardle.answers[path] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
+    await api.refused(503, "GET", path)
+
+
+@pytest.mark.parametrize("header", ["x-remote-user", "x-remote-group", "x-remote-uid", "x-remote-extra-scopes"])
+async def test_an_identity_is_not_put_together_by_the_caller(api: Api, wardle: Wardle, header: str):
+    await registered(api, wardle)
+    user = UserInfo("jane", ("system:masters",))
+    headers = {header: "root", "connection": "x-remote-user, x-remote-group", "x_remote_user": "root"}
+    await api.call("GET", "/apis/wardle.example.com/v1/flunders", headers=headers, user=user)
+    (asked,) = wardle.requests()
+    assert asked.all("x-remote-user") == ["jane"] and asked.all("x-remote-group") == ["system:masters"]
+    assert not [value for _, value in asked.headers if value == "root"]

@@ -22,6 +22,7 @@ from coterie.base.tasks import TaskOwner
 from coterie.http.messages import Request, UserInfo
 from coterie.http.server import HttpServer
 from coterie.kube.agent.server.endpoint import API_SERVER, AgentEndpoint
+from coterie.kube.apiserver.forwarding import rewritten_page
 from coterie.kube.apiserver.http_proxy import split_name
 from coterie.kube.apiserver.server import Settings
 
@@ -296,3 +297,63 @@ async def test_streams_and_upgrades_pass(api: Api, backend: Backend):
     assert b"one" in text and b"two" in text
     writer.close()
     await server.stop()
+
+
+async def test_a_pod_cannot_take_over_the_connection_of_a_client(api: Api, backend: Backend):
+    """A 101 that nobody asked for would make the client's next requests, tokens and all, the pod's."""
+    backend.respond = lambda asked: b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n"
+    reader, writer, server = await connected(api, f"GET {PODS}/p/proxy/ HTTP/1.1\r\nHost: x\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503")
+    writer.close()
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    "piece", [b"<a ", b"<a href='", b'<a href=" ', b"<a\t\t\t\t\t\t", b"< a <a href  ", b"<img data "]
+)
+@pytest.mark.parametrize("end", [b"", b">"])
+def test_no_page_takes_the_server_long(piece: bytes, end: bytes):
+    """Each of them took hours: the time grew with the square of the page. The test would not end."""
+    page = piece * (1_000_000 // len(piece)) + end
+    assert rewritten_page(page, lambda link: link) == page
+
+
+def test_all_links_of_a_tag_are_rewritten():
+    page = b"<p href='/x'>a<video poster='/p' src = \"/v\" alt='/a'>b<br src=\"/n\"><a href=\"it's\">c</a"
+    changed = rewritten_page(page, lambda link: f"<{link}>")
+    assert (
+        changed == b"<p href='/x'>a<video poster='</p>' src = \"</v>\" alt='/a'>b<br src=\"/n\"><a href=\"<it's>\">c</a"
+    )
+
+
+async def test_an_external_name_is_not_dialled(api: Api, backend: Backend, monkeypatch: pytest.MonkeyPatch):
+    """Who may write Services could read from every machine that the API server reaches."""
+    asked: list[str] = []
+
+    async def resolved(host: str, port: int) -> list[tuple[str, int]]:
+        asked.append(host)
+        return []
+
+    monkeypatch.setattr("coterie.kube.apiserver.outgoing._resolved", resolved)
+    spec = {"type": "ExternalName", "externalName": "metadata.internal", "ports": [{"port": 80}]}
+    await api.post(SERVICES, {"metadata": {"name": "away"}, "spec": spec})
+    for name in ("away", "away:80", "https:away:80"):
+        assert "no endpoints available" in (await api.refused(503, "GET", f"{SERVICES}/{name}/proxy/x")).message
+    assert not asked
+
+
+async def test_credentials_of_the_caller_stay_at_the_server(api: Api, backend: Backend):
+    headers = {
+        "authorization": "Bearer t",
+        "proxy-authorization": "Basic x",
+        "impersonate-user": "system:serviceaccount:default:default",
+        "x-remote-user": "root",
+        "x-remote-group": "system:masters",
+        "connection": "x-forwarded-for, host",
+        "cookie": "of=the pod",
+    }
+    await api.call("GET", f"{PODS}/p/proxy/x", headers=headers)
+    names = {name.lower() for name, _ in backend.asked[0].headers}
+    assert not names & {"authorization", "proxy-authorization", "impersonate-user", "x-remote-user", "x-remote-group"}
+    assert "cookie" in names and backend.asked[0].header("host")

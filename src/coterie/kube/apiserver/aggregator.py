@@ -48,6 +48,8 @@ _CHECK_SECONDS, _CHECK_TIMEOUT = 30.0, 5.0
 _HEAD_SECONDS = 60.0
 _MAX_DOCUMENT = 16 << 20
 _MAX_URL = 1024
+_UPGRADES = frozenset(("websocket", "spdy/3.1"))
+"""Protocols that carry one request. Over others (h2c) a client could send more of them, in any name."""
 _PROBE_HEADERS = (
     ("X-Remote-User", "system:kube-aggregator"),
     ("X-Remote-Group", "system:masters"),
@@ -351,6 +353,8 @@ class Aggregator:
             raise errors.ServiceUnavailable(
                 f"the aggregated API {version.name} is not available: {version.reason}: {version.message}"
             )
+        if forwarding.is_upgrade(request) and request.headers["upgrade"].strip().lower() not in _UPGRADES:
+            raise errors.BadRequest("connections to an aggregated API are upgraded to WebSocket or SPDY/3.1 only")
         path = forwarding.encoded_path(request.path)
         target = f"{path}?{request.query}" if request.query else path
         where = version.where(request.path)
@@ -359,6 +363,7 @@ class Aggregator:
             where.host,
             forwarding.headers_of_user(user.name, user.uid, user.groups, dict(user.extra)),
             head_seconds=None if endless else _HEAD_SECONDS,
+            refuse_redirects=True,
         )
         try:
             made = await self._dialler().connect(where, version.tls(self._certificate))

@@ -22,8 +22,10 @@ from coterie.kube.apiserver.relay import BodyRelay, ConnectionRelay, RelayedConn
 
 _WHOLE: Final = 256 << 10
 """Answers of this announced size are read before they are passed on."""
-_MAX_PAGE: Final = 4 << 20
-"""Larger pages are passed on with their links as they are."""
+_MAX_PAGE: Final = 1 << 20
+"""Larger pages are passed on with their links as they are: all links of a page are rewritten in one turn of the loop."""
+_MAX_TAG: Final = 8 << 10
+"""Longer tags are passed on as they are."""
 _HOP_BY_HOP: Final = frozenset(
     (
         "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
@@ -33,10 +35,13 @@ _HOP_BY_HOP: Final = frozenset(
 _KEPT_HERE: Final = frozenset(("authorization", "content-length", "expect", "host", "x-forwarded-for"))
 _NOT_PASSED_BACK: Final = _HOP_BY_HOP | {"content-length", "content-type", "date"}
 _WITHOUT_BODY: Final = frozenset((204, 304))
-_LINKS: Final = re.compile(
-    rb"""(<(?:a|area|audio|base|body|embed|form|frame|iframe|img|input|link|object|q|script|source|track|video)\b[^>]*?\s"""
-    rb"""(?:action|background|cite|data|href|longdesc|poster|src|usemap)\s*=\s*)(["'])(.*?)\2""",
-    re.IGNORECASE | re.DOTALL,
+_TAG: Final = re.compile(
+    rb"(?:a|area|audio|base|body|embed|form|frame|iframe|img|input|link|object|q|script|source|track|video)\b",
+    re.IGNORECASE,
+)
+_LINK: Final = re.compile(
+    rb"""(\s(?:action|background|cite|data|href|longdesc|poster|src|usemap)\s{0,8}=\s{0,8})(?:"([^"]*)"|'([^']*)')""",
+    re.IGNORECASE,
 )
 
 
@@ -55,6 +60,8 @@ class Forwarding:
     """How long the other side may take until its answer begins; None: as long as the client waits."""
     rewrite: Callable[[str], str] | None = None
     """For pages of servers that do not know under which path they are seen: their links and redirects, rewritten."""
+    refuse_redirects: bool = False
+    """For servers that clients take for this one: they would follow with their credentials."""
 
 
 class OpenConnection:
@@ -107,7 +114,12 @@ async def _forward(connection: RelayedConnection, request: Request, how: Forward
         status, headers = await _answer_head(connection.reader)
     first = {name.lower(): value for name, value in reversed(headers)}
     if status == 101:
+        if not is_upgrade(request):
+            # The client would send its next requests, with its credentials, to the other side.
+            raise ValueError("the server switches protocols without being asked to")
         return Response(101, headers=headers, upgrade=ConnectionRelay(connection, tasks))
+    if how.refuse_redirects and 300 <= status < 400 and "location" in first:
+        raise ValueError("the backend attempted to redirect this request, which is not permitted")
     content_type = first.get("content-type", "")
     passed = [_passed_back(name, value, how.rewrite) for name, value in headers if name.lower() not in _NOT_PASSED_BACK]
     if request.method == "HEAD" or status in _WITHOUT_BODY:
@@ -131,7 +143,8 @@ def _request_head(request: Request, how: Forwarding) -> bytes:
     left_out = _HOP_BY_HOP | _KEPT_HERE | named | ({"accept-encoding"} if how.rewrite is not None else set())
     lines = [f"{request.method} {how.target} HTTP/1.1", f"Host: {how.host}"]
     for name, value in request.headers.items():
-        if name not in left_out and not name.startswith(("impersonate-", "x-remote-")):
+        # Servers that make variables of headers take an underscore for a hyphen.
+        if name not in left_out and not name.replace("_", "-").startswith(("impersonate-", "x-remote-")):
             lines.append(f"{name}: {value}")
     if request.peer.address:
         before = request.headers.get("x-forwarded-for")
@@ -188,13 +201,20 @@ async def _read(reader: asyncio.StreamReader, body: Body) -> bytes:
 
 
 def rewritten_page(page: bytes, rewrite: Callable[[str], str]) -> bytes:
-    """The links of an HTML page, each through `rewrite`."""
+    """The links of an HTML page, each through `rewrite`. Takes time in proportion to the page, whatever is in it."""
 
     def one(found: re.Match[bytes]) -> bytes:
-        link = rewrite(found[3].decode("latin-1")).encode("latin-1")
-        return found[1] + found[2] + link + found[2]
+        text, mark = (found[2], b'"') if found[2] is not None else (found[3], b"'")
+        return found[1] + mark + rewrite(text.decode("latin-1")).encode("latin-1", "replace") + mark
 
-    return _LINKS.sub(one, page)
+    parts = []
+    done = 0
+    while (start := page.find(b"<", done)) >= 0 and (end := page.find(b">", start)) >= 0:
+        tag = page[start:end]
+        is_linking = len(tag) <= _MAX_TAG and _TAG.match(tag, 1)
+        parts += [page[done:start], _LINK.sub(one, tag) if is_linking else tag]
+        done = end
+    return b"".join((*parts, page[done:]))
 
 
 def headers_of_user(

@@ -143,7 +143,11 @@ class HttpProxy:
         entry = self._services.get(call.namespace, name)
         if entry is None:
             raise errors.NotFound(f'services "{name}" not found', name=name, kind="services")
-        ports = (entry.load().get("spec") or {}).get("ports") or ()
+        spec = entry.load().get("spec") or {}
+        if spec.get("type") == "ExternalName":
+            # Whoever may write a Service would choose where the API server connects to.
+            raise errors.ServiceUnavailable(f'no endpoints available for service "{call.name}"')
+        ports = spec.get("ports") or ()
         if port.isdecimal():
             chosen = next((each for each in ports if each.get("port") == int(port)), None)
             if chosen is None:
