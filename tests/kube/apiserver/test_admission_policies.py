@@ -451,3 +451,62 @@ async def test_defaults_and_type_checking(api: Api):
     stored["spec"]["validations"] = [check("object.spec.replicas > 1")]
     stored = await api.put(f"{POLICIES}/p", stored)
     assert stored["status"] == {"observedGeneration": 2, "typeChecking": {}}
+
+
+async def permit(api: Api, user: str, *rules: Object) -> UserInfo:
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    await api.post(f"{rbac}/clusterroles", {"metadata": {"name": user}, "rules": list(rules)})
+    grant = {
+        "metadata": {"name": user},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
+        "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
+    }
+    await api.post(f"{rbac}/clusterrolebindings", grant)
+    return UserInfo(user, ("system:authenticated",))
+
+
+@pytest.mark.parametrize("mutating", [False, True])
+async def test_an_author_uses_no_parameters_that_he_may_not_read(api: Api, mutating: bool):
+    """The message of a policy may repeat them."""
+    every = {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["*"], "verbs": ["*"]}
+    maps = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}
+    one = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"], "resourceNames": ["one"]}
+    jane = await permit(api, "jane", every, maps)
+    john = await permit(api, "john", every, one)
+    kind = "Mutating" if mutating else "Validating"
+    policies, bindings = (path.replace("validating", kind.lower()) for path in (POLICIES, BINDINGS))
+
+    def made(name: str, of: str) -> Object:
+        spec: Object = {"paramKind": {"apiVersion": "v1", "kind": of}}
+        if mutating:
+            spec["reinvocationPolicy"] = "Never"
+            expression = "Object{metadata: Object.metadata{labels: {'a': string(params.data.a)}}}"
+            spec["mutations"] = [{"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": expression}}]
+        else:
+            spec["validations"] = [check("false", messageExpression="string(params.data.a)")]
+        return policy(name, **spec)
+
+    def bound(called: str, to: str, **ref: Any) -> Object:
+        out = binding(called, to, paramRef={"parameterNotFoundAction": "Deny", **ref})
+        if mutating:
+            del out["spec"]["validationActions"]
+        return out
+
+    refused = await api.refused(422, "POST", policies, made("leak", "Secret"), user=jane)
+    assert 'must have "get" permission on all objects of the referenced paramKind' in refused.message
+    await api.refused(422, "POST", policies, made("leak", "Secret"), user=john)
+    assert (await api.call("POST", policies, made("fine", "ConfigMap"), user=jane)).status == 201
+    changed = {"spec": {"paramKind": {"apiVersion": "v1", "kind": "Secret"}}}
+    await api.refused(422, "PATCH", f"{policies}/fine", changed, headers={"content-type": MERGE}, user=jane)
+
+    await api.post(policies, made("leak", "Secret"))
+    for ref in ({"name": "one", "namespace": "default"}, {"selector": {}, "namespace": "default"}, {"selector": {}}):
+        refused = await api.refused(422, "POST", bindings, bound("b", "leak", **ref), user=jane)
+        assert 'does not have "get" permission on the object referenced by paramRef' in refused.message
+    await api.refused(422, "POST", bindings, bound("b", "no-such-policy", name="x", namespace="default"), user=jane)
+    await api.refused(422, "POST", bindings, bound("b", "leak", name="two", namespace="default"), user=john)
+    named = bound("b", "leak", name="one", namespace="default")
+    assert (await api.call("POST", bindings, named, user=john)).status == 201
+    moved = {"spec": {"paramRef": {"name": "two", "namespace": "default"}}}
+    await api.refused(422, "PATCH", f"{bindings}/b", moved, headers={"content-type": MERGE}, user=john)
+    assert (await api.call("POST", bindings, bound("c", "fine", selector={}), user=jane)).status == 201

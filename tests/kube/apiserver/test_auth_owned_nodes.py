@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from server_kit import MERGE, Answer, Api, pod, serving
+from server_kit import MERGE, Answer, Api, Watch, pod, serving
 
 from coterie.base import pki
 from coterie.http.messages import Peer, UserInfo
@@ -21,6 +21,7 @@ V1, RBAC = "/api/v1", "/apis/rbac.authorization.k8s.io/v1"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 OWN, FOREIGN = f"{V1}/namespaces/alice", f"{V1}/namespaces/bob"
 LABEL = KUSCIA_NODE_NAMESPACE.replace("/", "%2F")
+LIMITED = ((OWNER_EXTRA, ("alice",)),)
 STATUS = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 RUNNING = {"status": {"phase": "Running"}}
 
@@ -207,3 +208,18 @@ def test_only_nodes_are_limited() -> None:
     extra = ((OWNER_EXTRA, ("alice",)),)
     assert owner_limit(UserInfo("system:node:n", ("system:nodes",), "", extra)) == "alice"
     assert owner_limit(UserInfo("somebody", (), "", extra)) == ""
+
+
+@pytest.mark.parametrize("acting_as", ["", "system:node:a2"])
+async def test_names_that_may_become_anothers_are_not_watched(api: Api, acting_as: str) -> None:
+    """Rights are looked at when a watch begins: one for a name that is still free would show whose Node it becomes."""
+    groups = "system:nodes" if acting_as else ""
+    for path in (f"{V1}/nodes/b9?watch=1", f"{V1}/nodes?watch=1&fieldSelector=metadata.name%3Db9"):
+        assert (await call(api, "GET", path, acting_as=acting_as, groups=groups)).status == 403, path
+    path = f"{LEASES}?watch=1&fieldSelector=metadata.name%3Db9"
+    assert (await call(api, "GET", path, acting_as=acting_as, groups=groups)).status == 403
+    assert (await call(api, "GET", f"{V1}/nodes/b9", acting_as=acting_as, groups=groups)).status == 404
+    both = f"{V1}/nodes/b1?watch=1&resourceVersion=0&labelSelector={LABEL}%3Dalice"
+    watched = await api.raw("GET", both, user=UserInfo("system:node:a2", ("system:nodes",), "", LIMITED))
+    assert watched.stream is not None
+    assert Watch(watched.stream).all == []

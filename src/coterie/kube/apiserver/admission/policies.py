@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coterie.base.lazy_import import lazy_import
+from coterie.kube.api import errors
 from coterie.kube.apiserver.admission.chain import AdmissionRequest
 from coterie.kube.apiserver.auth.rbac import RbacAuthorizer
+from coterie.kube.apiserver.auth.rules import Attributes
 from coterie.kube.apiserver.kinds import Strategy
 from coterie.kube.apiserver.state.state import ResourceStorage
 from coterie.kube.apiserver.state.watching import StoredChange
@@ -25,9 +27,11 @@ else:
     policy_mutation = lazy_import("coterie.kube.apiserver.admission.policy_mutation")
 
 Object = dict[str, Any]
+_GROUP = "admissionregistration.k8s.io"
 _KEY = "/registry/admissionregistration.k8s.io/"
 _VALIDATING, _MUTATING = "validatingadmissionpolicies", "mutatingadmissionpolicies"
 _BINDINGS = {_VALIDATING: "validatingadmissionpolicybindings", _MUTATING: "mutatingadmissionpolicybindings"}
+_POLICY_OF = {plural: kind for kind, plural in _BINDINGS.items()}
 _MOST_CHECKED = 10
 """Kinds that a policy's expressions are checked with."""
 
@@ -60,6 +64,8 @@ class PolicyAdmission:
             policy_mutation.mutate(evaluation, self._active(_MUTATING), strategy)
 
     def validate(self, attempt: AdmissionRequest) -> None:
+        if attempt.resource.group == _GROUP and attempt.verb in ("create", "update") and not attempt.subresource:
+            self._check_author(attempt)
         if attempt.resource.plural == _VALIDATING:
             self._check_types(attempt)
         if not len(self._bindings[_VALIDATING]) or attempt.preview:
@@ -122,7 +128,7 @@ class PolicyAdmission:
 
     def _check_types(self, attempt: AdmissionRequest) -> None:
         """`status.typeChecking`: made in the write of the policy, as nothing that it depends on changes later."""
-        if attempt.resource.group != "admissionregistration.k8s.io" or attempt.subresource or attempt.verb == "delete":
+        if attempt.resource.group != _GROUP or attempt.subresource or attempt.verb == "delete":
             return
         policy, metadata = attempt.obj, attempt.obj["metadata"]
         status = dict(policy.get("status") or {})
@@ -132,6 +138,42 @@ class PolicyAdmission:
         status["observedGeneration"] = metadata.get("generation")
         status["typeChecking"] = {"expressionWarnings": warnings} if warnings else {}
         policy["status"] = status
+
+    def _check_author(self, attempt: AdmissionRequest) -> None:
+        """Messages of a policy can repeat its parameters: their author must be allowed to read them."""
+        plural, new, old = attempt.resource.plural, attempt.obj.get("spec") or {}, (attempt.old or {}).get("spec") or {}
+        if plural in _BINDINGS:
+            kind = new.get("paramKind")
+            if kind is None or kind == old.get("paramKind"):
+                return
+            shown = f"kind={kind.get('kind')}, apiVersion={kind.get('apiVersion')}"
+            why = f'must have "get" permission on all objects of the referenced paramKind ({shown})'
+            self._require_read(attempt, kind, "*", "*", "spec.paramKind", why)
+        elif plural in _POLICY_OF:
+            ref = new.get("paramRef")
+            if ref is None or (ref == old.get("paramRef") and new.get("policyName") == old.get("policyName")):
+                return
+            policy = self._policies[_POLICY_OF[plural]].get("", new.get("policyName") or "")
+            # Without a policy it may become one of any kind.
+            kind = (policy.load().get("spec") or {}).get("paramKind") if policy is not None else None
+            name, namespace = ref.get("name") or "*", ref.get("namespace") or "*"
+            why = 'does not have "get" permission on the object referenced by paramRef'
+            self._require_read(attempt, kind or {}, namespace, name, "spec.paramRef", why)
+
+    def _require_read(
+        self, attempt: AdmissionRequest, kind: Object, namespace: str, name: str, field: str, why: str
+    ) -> None:
+        """`*` for a namespace or name means all of them."""
+        version = kind.get("apiVersion") or ""
+        resource = policy_evaluation.resource_of(self._state, kind)
+        if resource is not None:
+            group, plural, namespace = resource.group, resource.plural, namespace if resource.namespaced else ""
+        else:
+            group, plural = version.rpartition("/")[0] if version else "*", "*"
+        read = Attributes("get", group, plural, namespace=namespace, name=name)
+        if not self._authorizer.allowed(attempt.user, read).allowed:
+            fault = errors.forbidden_field(field, f'user "{attempt.user.name}" {why}')
+            raise errors.invalid_object(attempt.resource.kind, attempt.resource.group, attempt.name, [fault])
 
     def _named_kinds(self, policy: Object) -> list[tuple[str, Any]]:
         found: dict[str, Any] = {}

@@ -113,7 +113,7 @@ class PolicyEvaluation:
             source = None
             kind = policy.spec.get("paramKind")
             if kind is not None:
-                source = self._resource_of(kind)
+                source = resource_of(self._state, kind)
                 if source is None:
                     shown = f"{kind.get('apiVersion')}, Kind={kind.get('kind')}"
                     why = f"failed to configure policy: failed to find resource referenced by paramKind: '{shown}'"
@@ -153,13 +153,6 @@ class PolicyEvaluation:
         return MatchedRequest(
             operation, (resource, *others), attempt.subresource, attempt.name, of_namespace, labels or [{}]
         )
-
-    def _resource_of(self, kind: Mapping[str, Any]) -> Resource | None:
-        wanted = kind.get("apiVersion"), kind.get("kind")
-        for view in self._state.views():
-            if (view.resource.api_version, view.resource.kind) == wanted:
-                return view.resource
-        return None
 
     def _params(self, source: Resource | None, ref: Mapping[str, Any] | None) -> list[Object | None]:
         """The objects that parameterize one binding. Without kind or reference the policy runs once, with null."""
@@ -387,6 +380,15 @@ class PolicyEvaluation:
             kind=resource.plural,
             causes=(errors.StatusCause("", message),),
         )
+
+
+def resource_of(state: ResourceStorage, kind: Mapping[str, Any]) -> Resource | None:
+    """Of a `paramKind`."""
+    wanted = kind.get("apiVersion"), kind.get("kind")
+    for view in state.views():
+        if (view.resource.api_version, view.resource.kind) == wanted:
+            return view.resource
+    return None
 
 
 def _kind_json(resource: Resource, attempt: AdmissionRequest) -> Object:

@@ -161,6 +161,10 @@ class NodeAuthorizer(RbacAuthorizer):
         label = self.ownership.label if self.ownership is not None else ""
         return entry is None or (entry.labels or {}).get(label) == owner
 
+    def _is_of(self, node: str, owner: str) -> bool:
+        """As `belongs_to`, for what lasts: a Node that does not exist yet may become another's."""
+        return self._nodes.get("", node) is not None and self.belongs_to(node, owner)
+
     def other_nodes(self, but: str) -> Iterator[tuple[str, Object]]:
         """Names and Nodes, without the one named."""
         for name, entry in self._nodes.names("").items():
@@ -194,7 +198,8 @@ class NodeAuthorizer(RbacAuthorizer):
             seen = self._volume_of_owner(owner, attributes, _NO).allowed
             return "" if seen else f"not a volume of {owner!r}"
         if group == "" and resource == "nodes":
-            named = bool(name) and self.belongs_to(name, owner)
+            watches = attributes.verb == "watch"
+            named = bool(name) and (self._is_of(name, owner) if watches else self.belongs_to(name, owner))
             creates = attributes.verb == "create" and not name
             return "" if named or creates or self._selects_own(labels, owner) else f"not a node of {owner!r}"
         return "" if namespace == owner else f"nodes of {owner!r} are limited to that namespace"
@@ -275,7 +280,7 @@ class NodeAuthorizer(RbacAuthorizer):
         if not name or verb not in _OWNER_VERBS | _LIST_VERBS:
             why = "the owner of nodes may use single nodes only, by name, and list those with its own label"
             return RbacDecision(False, why)
-        if not self.belongs_to(name, owner):
+        if not (self._is_of(name, owner) if verb == "watch" else self.belongs_to(name, owner)):
             return RbacDecision(False, f"the node does not belong to {owner!r}")
         return _YES
 
