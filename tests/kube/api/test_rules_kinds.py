@@ -247,6 +247,7 @@ BAD: list[tuple[Kind, str, Any, str]] = [
     (("autoscaling", "HorizontalPodAutoscaler"), "spec.scaleTargetRef.kind", "", "spec.scaleTargetRef.kind: Required value"),
     (("autoscaling", "HorizontalPodAutoscaler"), "spec.metrics", [{"type": "x"}], 'spec.metrics[0].type: Unsupported value: "x"'),
     (("autoscaling", "HorizontalPodAutoscaler"), "spec.metrics", [{"type": "Pods"}], "spec.metrics[0].pods: Required value: must populate information"),
+    (("autoscaling", "HorizontalPodAutoscaler"), "spec.behavior", {"scaleUp": {"tolerance": "-1", "policies": [{"type": "Pods", "value": 1, "periodSeconds": 1}]}}, "spec.behavior.scaleUp.tolerance: Invalid value: \"-1\": must be greater than or equal to 0"),
     (("autoscaling", "HorizontalPodAutoscaler"), "spec.behavior", {"scaleUp": {"stabilizationWindowSeconds": 9999}}, "spec.behavior.scaleUp.stabilizationWindowSeconds: Invalid value: 9999"),
     (("autoscaling", "Scale"), "spec.replicas", -1, "spec.replicas: Invalid value: -1: must be greater than or equal to 0"),
     (("batch", "CronJob"), "spec.schedule", "x", "spec.schedule: Invalid value: \"x\": expected exactly 5 fields, found 1: [x]"),
