@@ -20,6 +20,7 @@ from server_kit import Api, Watch, serving
 from coterie.base import pki
 from coterie.http.messages import UserInfo
 from coterie.kube.apiserver import outgoing
+from coterie.kube.apiserver.extension import ApiServerExtension
 from coterie.kube.apiserver.server import Settings
 
 Object = dict[str, Any]
@@ -349,8 +350,20 @@ async def test_a_local_group_can_be_given_to_a_service_and_taken_back(api: Api, 
     assert (await api.get("/apis/metrics.k8s.io/v1beta1/nodes"))["kind"] == "NodeMetricsList"
 
 
-@pytest.mark.parametrize("name", ["v1.", "v1.apiregistration.k8s.io", "v1.rbac.authorization.k8s.io"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "v1.",
+        "v1.apiregistration.k8s.io",
+        "v1.rbac.authorization.k8s.io",
+        "v1.apps",
+        "v1.authentication.k8s.io",
+        "v1.certificates.k8s.io",
+        "v1.coordination.k8s.io",
+    ],
+)
 async def test_some_groups_are_always_answered_here(api: Api, wardle: Wardle, name: str):
+    """Who may write APIServices would get the tokens of all TokenReviews, and decide what controllers see."""
     await service(api)
     await api.patch(f"{SERVICES}/{name}", {"spec": remote(wardle)})
     assert await api.get(SERVICES) and await api.get("/api/v1/namespaces/default")
@@ -415,3 +428,37 @@ async def test_an_identity_is_not_put_together_by_the_caller(api: Api, wardle: W
     (asked,) = wardle.requests()
     assert asked.all("x-remote-user") == ["jane"] and asked.all("x-remote-group") == ["system:masters"]
     assert not [value for _, value in asked.headers if value == "root"]
+
+
+async def test_groups_of_a_product_are_always_answered_here(wardle: Wardle):
+    class Definitions:
+        hash_annotation = "h"
+
+        def hashes(self) -> dict[str, str]:
+            return {"jobs.product.example.com": ""}
+
+        def load(self, names: Any) -> list[Object]:
+            return []
+
+    extension = ApiServerExtension("product", definitions=Definitions())
+    async with serving(Settings(extensions=[extension])) as api:
+        await api.namespace("wardle")
+        await api.post(SERVICES, registration("product.example.com", **remote(wardle)))
+        assert not api.server.aggregator.active
+        await api.post(SERVICES, registration(**remote(wardle)))
+        assert api.server.aggregator.active
+
+
+@pytest.mark.parametrize("query", ["watch=1", "watch=", "watch", "wat%63h=true", "limit=1&watch=t&watch=false"])
+async def test_a_watch_takes_the_right_to_watch_however_it_is_written(api: Api, wardle: Wardle, query: str):
+    await registered(api, wardle)
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    rules = [{"apiGroups": ["wardle.example.com"], "resources": ["flunders"], "verbs": ["list"]}]
+    await api.post(f"{rbac}/clusterroles", {"metadata": {"name": "r"}, "rules": rules})
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "r"}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}
+    await api.post(f"{rbac}/clusterrolebindings", {"metadata": {"name": "r"}, "roleRef": role, "subjects": [subject]})
+    user = UserInfo("jane", ("system:authenticated",))
+    path = "/apis/wardle.example.com/v1/flunders"
+    assert (await api.call("GET", f"{path}?watch=false", user=user)).status == 200
+    await api.refused(403, "GET", f"{path}?{query}", user=user)

@@ -61,6 +61,12 @@ def test_only_changes_are_wanted(verb, wanted):
     assert not Audit().wants(verb) and not Audit().enabled
 
 
+@pytest.mark.parametrize("subresource", ["attach", "exec", "portforward", "proxy"])
+def test_connections_are_wanted_although_websockets_begin_with_get(subresource):
+    assert Audit([MemorySink()]).wants("get", subresource)
+    assert not Audit([MemorySink()]).wants("get", "log") and not Audit().wants("get", subresource)
+
+
 def test_memory_sink_keeps_the_newest():
     sink = MemorySink(limit=3)
     audit = Audit([sink])

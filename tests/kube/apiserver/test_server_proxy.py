@@ -13,6 +13,7 @@ from server_kit import PODS, Api, pod, serving
 from coterie.http.messages import Response
 from coterie.kube.api import errors
 from coterie.kube.apiserver import agent_connection, relay
+from coterie.kube.apiserver.audit import Audit, MemorySink
 
 
 class Agent:
@@ -425,3 +426,14 @@ async def test_an_agent_that_refuses_a_tunnel(api: Api, agent: Agent):
     odd = await api.call("POST", f"{PODS}/p/attach?stdout=1", headers=SPDY)
     assert odd.status >= 500
     await until(lambda: agent.lost == 2)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_who_runs_a_command_in_a_pod_is_in_the_audit_log(api: Api, agent: Agent, method: str):
+    """kubectl uses WebSockets, which begin with GET."""
+    sink = MemorySink()
+    api.server.audit = Audit([sink])
+    agent.answer = answer(b"no", "403 Forbidden")
+    await api.call(method, f"{PODS}/p/exec?command=id&stdout=1", headers={"upgrade": "websocket"})
+    (event,) = sink.events
+    assert event.object is not None and (event.object.name, event.object.subresource) == ("p", "exec")

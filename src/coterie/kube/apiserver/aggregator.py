@@ -27,6 +27,7 @@ from coterie.base.log import logger
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.http.server import Tasks
 from coterie.kube.api import errors
+from coterie.kube.api.resources import BUILTIN
 from coterie.kube.apiserver.state.collection import Collection
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode
 from coterie.kube.apiserver.state.state import ObjectWrite, ResourceStorage
@@ -42,8 +43,8 @@ else:
 log = logger("apiserver.aggregator")
 
 Object = dict[str, Any]
-_ALWAYS_LOCAL = frozenset(("", "apiregistration.k8s.io", "apiextensions.k8s.io", "rbac.authorization.k8s.io"))
-"""Without them nobody could take a wrong APIService back."""
+_ALWAYS_LOCAL = frozenset(resource.group for resource in BUILTIN)
+"""Controllers, agents and this server itself believe what is read there; TokenReviews hold tokens of others. Metrics are no part of it."""
 _CHECK_SECONDS, _CHECK_TIMEOUT = 30.0, 5.0
 _HEAD_SECONDS = 60.0
 _MAX_DOCUMENT = 16 << 20
@@ -146,8 +147,10 @@ class Aggregator:
         clock: Clock,
         certificate: tuple[str, str] | None,
         changed: Callable[[], None],
+        local_groups: Iterable[str] = (),
     ) -> None:
-        """`registrations`: APIServices. `certificate`: files of the front-proxy client certificate. `changed`: discovery is different."""
+        """`registrations`: APIServices. `certificate`: files of the front-proxy client certificate. `changed`: discovery is different.
+        `local_groups`: more groups that are always answered here."""
         self._state = state
         self._registrations = registrations
         self._services = services
@@ -156,6 +159,7 @@ class Aggregator:
         self._clock = clock
         self._certificate = certificate
         self._changed = changed
+        self._local = _ALWAYS_LOCAL.union(local_groups)
         self._versions: dict[tuple[str, str], AggregatedVersion] = {}
 
     @property
@@ -211,7 +215,7 @@ class Aggregator:
         spec = entry.load().get("spec") or {}
         key = (spec.get("group") or "", spec.get("version") or "")
         known = self._versions.get(key)
-        if not spec.get("service") or key[0] in _ALWAYS_LOCAL:
+        if not spec.get("service") or key[0] in self._local:
             self._remove(entry.name)
             return
         if known is not None and known.spec == spec:

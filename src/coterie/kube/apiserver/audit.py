@@ -26,6 +26,8 @@ _log = logger("apiserver.audit")
 _ROUTINE = frozenset({("", "events"), ("events.k8s.io", "events"), ("coordination.k8s.io", "leases")})
 RecordT = TypeVar("RecordT")
 READ_VERBS = frozenset({"get", "list", "watch", "head", "options"})
+CONNECTIONS = frozenset({"attach", "exec", "portforward", "proxy"})
+"""Sub-resources whose requests may change anything, although WebSockets begin with GET."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +236,9 @@ class Audit:
         """False: nobody listens, and no event needs to be made."""
         return bool(self._sinks)
 
-    def wants(self, verb: str) -> bool:
-        """Whether a request with this verb is to be recorded."""
-        return bool(self._sinks) and verb not in READ_VERBS
+    def wants(self, verb: str, subresource: str = "") -> bool:
+        """Whether such a request is to be recorded."""
+        return bool(self._sinks) and (verb not in READ_VERBS or subresource in CONNECTIONS)
 
     def record(self, event: AuditEvent) -> None:
         """Tell all sinks; never raises."""

@@ -18,7 +18,7 @@ import asyncio
 import ipaddress
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -215,6 +215,7 @@ class ApiServer:
             clock,
             self.settings.front_proxy,
             self._discovery_changed,
+            local_groups=_groups_of(extensions),
         )
         self._discovery = discovery.Discovery(self.resources, self.aggregator.versions)
         self._openapi = OpenApi(self._described, lambda: self._objects(_CRDS), self.aggregator.versions)
@@ -515,7 +516,7 @@ class ApiServer:
             self.metrics.request(request.method.lower(), "", "", "", answer.status, seconds)
             return
         self.metrics.request(target.verb, *self._counted_as(target), answer.status, seconds)
-        if request.user is not None and self.audit.wants(target.verb):
+        if request.user is not None and self.audit.wants(target.verb, target.subresource):
             self.audit.record(
                 AuditEvent(
                     time=self.clock.now(),
@@ -586,8 +587,10 @@ class ApiServer:
             raise errors.BadRequest(str(problem)) from problem
         endless = "upgrade" in request.headers
         if target is not None:
-            if "watch=" in request.query and target.verb in ("list", "get") and not target.subresource:
-                target = _maybe_watch(request, target)
+            if request.query and target.verb in ("list", "get") and not target.subresource:
+                # As the other server reads it: there an empty value, among others, is true.
+                watches = request.params.get("watch", ["false"])[0].lower() not in ("false", "0")
+                target = target._replace(verb="watch") if watches else target
             endless = endless or target.verb == "watch"
             user = self._authorized(request, target)
         else:
@@ -830,6 +833,12 @@ class ApiServer:
         self._webhook_metrics.describe(self.metrics)
         gauge("coterie_store_revision", "Newest revision of the store.", lambda: [("", self.state.revision)])
         gauge("coterie_store_compacted_revision", "History below is gone.", lambda: [("", self._store.compacted)])
+
+
+def _groups_of(extensions: Iterable[ApiServerExtension]) -> set[str]:
+    """Groups of the kinds that a product brings."""
+    sources = [each.definitions for each in extensions if each.definitions is not None]
+    return {name.partition(".")[2] for source in sources for name in source.hashes()}
 
 
 def _maybe_watch(request: Request, target: paths.RequestInfo) -> paths.RequestInfo:
