@@ -411,6 +411,11 @@ def test_a_lost_first_machine_comes_back_to_its_second(bench: LiteBench) -> None
 
 def test_a_joined_machine_leaves_and_nothing_stays(bench: LiteBench) -> None:
     machine = bench["m5"]
+    bench["m2"].coterie("node", "drain", "m5", "--force", "--timeout", "60s")
+    refused = bench["m2"].try_coterie("node", "delete", "m5")
+    assert refused.code != 0 and "is Ready" in refused.err
+    assert bench["m2"].try_coterie("node", "delete", "m4").code != 0, "of another domain"
+    bench.kubectl("uncordon m5")
     machine.coterie("node", "leave", "--force", "--timeout", "60s")
     assert "m5" not in bench.kubectl("get nodes -o name")
     machine.coterie("node", "join")
@@ -419,3 +424,17 @@ def test_a_joined_machine_leaves_and_nothing_stays(bench: LiteBench) -> None:
     assert "m5" not in bench.kubectl("get nodes -o name")
     assert not (machine.root / "bob").exists()
     assert machine.processes() == {}
+
+
+def test_the_lites_operator_gives_up_a_machine(bench: LiteBench) -> None:
+    machine = bench["m3"]
+    file = machine.home / "m3.join"
+    file.touch(0o600)
+    file.write_text(bench["m2"].coterie("node", "add", "m3", "--address", machine.address, "-o", "-"))
+    machine.coterie("node", "join", str(file))
+    bench.apply(web_pod("given-up", "m3"))
+    bench.kubectl("wait -n bob --for=condition=Ready pod/given-up --timeout=60s")
+    machine.kill()
+    until("m3 is not ready", lambda: "m3" not in bench.ready_nodes(), SECONDS)
+    bench["m2"].coterie("node", "delete", "m3")
+    until("its pod is gone", lambda: bench.try_kubectl("get", "pod", "-n", "bob", "given-up").code != 0, SECONDS)

@@ -169,6 +169,34 @@ def test_a_stateful_set_keeps_names_and_files(autonomy: Cluster) -> None:
     assert kept.exists()
 
 
+def test_a_pod_with_an_ephemeral_volume_and_a_runtime_class(autonomy: Cluster) -> None:
+    """The claim of the volume is made for the pod and goes with it; of the runtimes only ours runs it."""
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
+    volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}}
+    main = container(
+        script="echo here > /scratch/file; sleep 1000", volumeMounts=[{"name": "scratch", "mountPath": "/scratch"}]
+    )
+    for name, handler in (("ours", "runp"), ("theirs", "kata")):
+        autonomy.apply(
+            {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler}
+        )
+    autonomy.apply(pod("brief", main, volumes=[volume], runtimeClassName="ours"))
+    autonomy.phase("brief", "Running")
+    until("it wrote", lambda: autonomy.try_("exec", "brief", "--", "cat", "/scratch/file").out == "here\n")
+    claim = autonomy.json("get pvc brief-scratch")
+    assert claim["metadata"]["ownerReferences"][0]["name"] == "brief"
+    directory = autonomy.plane.home / "var" / "volumes" / claim["spec"]["volumeName"]
+    assert (directory / "file").read_text() == "here\n"
+    autonomy.do("delete pod brief --grace-period=1")
+    until("the claim is gone", lambda: autonomy.try_("get", "pvc", "brief-scratch").rc != 0)
+    until("its files are gone", lambda: not directory.exists())
+    autonomy.apply(pod("other", container(script="sleep 1000"), runtimeClassName="theirs"))
+    failed = autonomy.phase("other", "Failed")
+    assert 'the handler "kata" of RuntimeClass "theirs" is not supported' in failed["status"]["message"]
+    autonomy.do("delete pod other")
+    autonomy.do("delete runtimeclass ours theirs")
+
+
 def _replaced(cluster: Cluster, name: str, uid: str) -> bool:
     found = cluster.try_("get", "pod", name, "-o", "jsonpath={.metadata.uid} {.status.containerStatuses[0].ready}").out
     return found.endswith(" true") and not found.startswith(uid)

@@ -81,7 +81,7 @@ class FakeTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         facts: dict[str, Any] = {"peername": ("192.0.2.1", 4000)}
         if self._encrypted:
-            facts |= {"ssl_object": object(), "peercert": {"subject": ()}}
+            facts |= {"ssl_object": object(), "peercert": {"subject": (), "notAfter": "Jan  1 00:00:00 2100 GMT"}}
         return facts.get(name, default)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

@@ -11,7 +11,6 @@ import contextlib
 import gzip
 import os
 import re
-import shutil
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +97,8 @@ def _compress(path: Path) -> None:
         open(os.open(unfinished, _FLAGS | os.O_TRUNC, 0o600), "wb") as raw,
         gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=4, mtime=0) as target,
     ):
-        shutil.copyfileobj(source, target, _CHUNK)
+        while chunk := source.read(_CHUNK):  # as shutil does, which would load two more compressors
+            target.write(chunk)
     os.utime(unfinished, ns=(found.st_atime_ns, found.st_mtime_ns))
     with _LOCK:
         if os.path.samestat(path.stat(), found):

@@ -83,6 +83,7 @@ _NODE_ACTIONS = (
     Command("node add", "register a machine and write its join file", _NODE, "NAME --address IP [-o FILE] [options]"),
     Command("node join", "make this machine a node", _NODE, "[FILE|-] [options]"),
     Command("node drain", "move the pods of a node to other nodes", _NODE, "NODE [options]"),
+    Command("node delete", "give up a machine that will not come back", _NODE, "NODE [--force]"),
     Command("node leave", "drain and stop the node of this machine", _NODE, "[options]"),
     Command("node reset", "remove everything of the node from this machine", _NODE, "[--force] [options]"),
 )

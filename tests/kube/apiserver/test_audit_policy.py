@@ -234,6 +234,16 @@ async def test_bodies_of_domains_are_as_secret():
         assert events[-1]["responseStatus"]["reason"] == "BadRequest" and "hunter2" not in json.dumps(events)
 
 
+async def test_answers_in_other_formats_are_recorded_as_json():
+    async with audited(policy({"level": "RequestResponse"}, omitStages=["RequestReceived"])) as (api, events):
+        await api.post(CMS, config_map("a", key="value"))
+        answer = await api.call("GET", f"{CMS}/a", headers={"accept": "application/vnd.kubernetes.protobuf"})
+        assert answer.status == 200
+        assert events[-1]["responseObject"]["data"] == {"key": "value"}
+        missing = await api.call("GET", f"{CMS}/b", headers={"accept": "application/vnd.kubernetes.protobuf"})
+        assert missing.status == 404 and events[-1]["responseStatus"]["reason"] == "NotFound"
+
+
 async def test_a_large_body_is_left_out_and_said_so():
     async with audited(policy({"level": "RequestResponse"}, omitStages=["RequestReceived"])) as (api, events):
         await api.post(CMS, config_map("a", key="x" * 200_000))

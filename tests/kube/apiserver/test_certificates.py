@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from cryptography import x509
@@ -15,9 +15,13 @@ from server_kit import ADMIN, STRATEGIC, Api
 
 from coterie.base import pki
 from coterie.base.certificate_requests import make_request
+from coterie.base.clock import VirtualClock
 from coterie.http.messages import UserInfo
 from coterie.kube.agent.server.endpoint import API_SERVER
 from coterie.kube.api.certificate_signers import AGENT_CLIENT_USER
+from coterie.kube.api.resources import BUILTIN
+from coterie.kube.apiserver.admission.certificates import CertificateAdmission
+from coterie.kube.apiserver.admission.chain import AdmissionRequest
 
 PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 API_CLIENT = "kubernetes.io/kube-apiserver-client"
@@ -252,3 +256,22 @@ async def test_columns_and_selection(api: Api):
 async def test_weak_and_strange_keys_are_accepted_as_requests_only(api: Api):
     weak = rsa.generate_private_key(public_exponent=65537, key_size=1024)
     await api.post(PATH, csr(request=_encoded(make_request(weak, "ann"))))
+
+
+def test_what_others_wrote_into_the_requester_is_dropped():
+    """As a policy or a webhook could have done before."""
+    obj = csr(username="boss", uid="0", groups=["system:masters"], extra={"a": ["b"]})
+    resource = next(each for each in BUILTIN if each.kind == "CertificateSigningRequest")
+    plain = UserInfo("eve")
+    attempt = AdmissionRequest("create", resource, "", "c", obj, None, plain, False)
+    CertificateAdmission(cast(Any, Nobody()), VirtualClock())(attempt)
+    assert {key: attempt.obj["spec"].get(key) for key in ("username", "uid", "groups", "extra")} == {
+        "username": "eve", "uid": None, "groups": None, "extra": None,
+    }  # fmt: skip
+
+
+class Nobody:
+    """An authorizer that allows nothing."""
+
+    def plainly(self, user: UserInfo, attributes: object) -> bool:
+        return False

@@ -29,11 +29,6 @@ def read_published() -> dict[Name, list[str]]:
 PUBLISHED = read_published()
 ALSO_SERVED = {("authentication.k8s.io", "v1beta1", "selfsubjectreviews")}
 """For clients older than 1.28."""
-VERBS_LEFT_OUT: dict[Name, set[str]] = {
-    ("apiregistration.k8s.io", "v1", "apiservices"): {"create", "delete", "deletecollection", "patch", "update"},
-    ("apiregistration.k8s.io", "v1", "apiservices/status"): {"patch", "update"},
-}
-"""At most these."""
 
 
 def served() -> dict[Name, tuple[Resource, str, tuple[str, ...]]]:
@@ -80,8 +75,7 @@ def test_names_kinds_and_verbs_are_the_published_ones(name: Name) -> None:
     assert our_kind.rpartition("/")[2] == kind.rpartition("/")[2]
     assert "/" not in kind or our_kind == kind
     assert scope == ("Namespaced" if resource.namespaced else "Cluster")
-    assert set(verbs.split(",")) - set(our_verbs) <= VERBS_LEFT_OUT.get(name, set())
-    assert set(our_verbs) <= set(verbs.split(","))
+    assert set(our_verbs) == set(verbs.split(","))
     if "/" not in name[2]:
         assert sorted(filter(None, short.split(","))) == sorted(resource.short_names)
         assert sorted(filter(None, categories.split(","))) == sorted(resource.categories)

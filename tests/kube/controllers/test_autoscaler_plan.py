@@ -428,6 +428,24 @@ def test_nothing_changes_on_target_and_the_same_status_is_not_written_again() ->
 
 
 @pytest.mark.parametrize(
+    ("behavior", "cpu", "wanted"),
+    [
+        ({}, "54m", None),
+        ({"scaleUp": {"tolerance": "50m"}}, "54m", 3),
+        ({"scaleUp": {"tolerance": "0"}}, "51m", 3),
+        ({"scaleUp": {"tolerance": "500m"}}, "74m", None),
+        ({"scaleDown": {"tolerance": "0.5"}}, "20m", 1),
+        ({"scaleDown": {"tolerance": "0.5"}}, "26m", None),
+        ({"scaleDown": {"tolerance": "0"}}, "54m", None),
+    ],
+)
+def test_tolerances_of_the_autoscaler_itself(behavior: dict[str, Any], cpu: str, wanted: int | None) -> None:
+    quick = {"scaleDown": {"stabilizationWindowSeconds": 0, **behavior.get("scaleDown", {})}}
+    scaler = autoscaler(minReplicas=1, behavior={**behavior, **quick})
+    assert plan(view(scaler, metrics=MetricsSnapshot(used(2, cpu=cpu)))).replicas == wanted
+
+
+@pytest.mark.parametrize(
     ("replicas", "wanted", "reason"),
     [
         pytest.param(15, 10, "Current number of replicas above Spec.MaxReplicas", id="above-maximum"),

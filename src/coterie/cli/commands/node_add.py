@@ -133,7 +133,7 @@ def _at_lite(
         finally:
             await client.close()
 
-    with cli_errors("the master, through the gateway of this lite"):
+    with cli_errors(lite_domain.MASTER):
         return server, known, asyncio.run(register())
 
 

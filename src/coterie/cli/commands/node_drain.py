@@ -5,17 +5,18 @@ from __future__ import annotations
 import argparse
 
 from coterie.cli import arguments as options
-from coterie.cli import session as sessions
 from coterie.cli.app import App
+from coterie.cli.nodes import lite_domain
 from coterie.cli.nodes.drain import DrainOptions, drain
 from coterie.cli.output import as_text
-from coterie.cli.session import CliSession
+from coterie.kube.client.client import Client
 
 HELP = """
 Empty a node: no new pods are scheduled there (it is cordoned), and its pods are evicted gracefully, as fast as their
 PodDisruptionBudgets allow. Their controllers create replacements on other nodes. The command ends when the pods are
 gone. Pods of DaemonSets cannot be moved, and pods without a controller are not replaced: both are named before anything
-is evicted, and need --ignore-daemonsets or --force. The same as `kubectl drain`.
+is evicted, and need --ignore-daemonsets or --force. The same as `kubectl drain`. At a lite it works for the nodes of its
+own domain.
 
 Examples:
   coterie node drain node-2 --ignore-daemonsets
@@ -54,7 +55,7 @@ def options_of(args: argparse.Namespace) -> DrainOptions:
 
 
 def run(args: argparse.Namespace, app: App) -> int:
-    async def do(session: CliSession) -> int:
+    async def do(client: Client, namespace: str) -> int:
         quiet = args.output != "table"
         evicted: list[str] = []
 
@@ -63,11 +64,11 @@ def run(args: argparse.Namespace, app: App) -> int:
             if not quiet:
                 app.say(line)
 
-        await drain(session.client, args.name, options_of(args), say)
+        await drain(client, args.name, options_of(args), say, namespace)
         if quiet:
             app.write(as_text({"node": args.name, "drained": True, "evicted": sorted(evicted)}, "json"))
         else:
             app.say(f"node/{args.name} drained")
         return 0
 
-    return sessions.run(args, app, do)
+    return lite_domain.run(args, app, do)

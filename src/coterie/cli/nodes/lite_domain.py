@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from coterie.base.paths import DomainPaths
-from coterie.cli.app import CliError
+from coterie.cli import session as sessions
+from coterie.cli.app import App, CliError
+from coterie.cli.error_messages import cli_errors
 from coterie.kube.api.errors import AlreadyExists, Forbidden, NotFound
 from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.api.meta import Object
@@ -13,12 +18,16 @@ from coterie.kube.api.types.nodes import NODES
 from coterie.kube.client.client import Client
 from coterie.kube.controllers.nodeipam.plan import ClusterRange, RangePool, Settings, choose, overlaps
 from coterie.kuscia.api.labels import KUSCIA_NODE_NAMESPACE
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.registration.registration_files import registration_file
 from coterie.node import cluster_network
 from coterie.node.cluster_network import ClusterNetwork
+from coterie.node.master_api import api_transport
 
 _NODES = NODES.as_dynamic
 _ATTEMPTS = 5
+MASTER = "the master, through the gateway of this lite"
+"""As errors call it."""
 
 
 def is_registered(paths: DomainPaths) -> bool:
@@ -30,6 +39,38 @@ def domains_under(root: Path) -> list[str]:
     """Those of lites that registered."""
     homes = [file.parent.name for file in root.glob("*/var")]
     return [name for name in homes if is_registered(DomainPaths.of(root, name))]
+
+
+def run(args: argparse.Namespace, app: App, action: Callable[[Client, str], Awaitable[int]]) -> int:
+    """Connect to the chosen control plane, or to that of the lite under the root. The action is given the only namespace that can be
+    read there; empty: all."""
+    paths = _chosen_lite(args, app)
+    if paths is None:
+        return sessions.run(args, app, lambda session: action(session.client, ""))
+
+    async def converse() -> int:
+        client = Client(api_transport(GatewayPaths.of(paths)))
+        try:
+            return await action(client, paths.home.name)
+        finally:
+            await client.close()
+
+    with cli_errors(MASTER):
+        return asyncio.run(converse())
+
+
+def _chosen_lite(args: argparse.Namespace, app: App) -> DomainPaths | None:
+    """None: the command is for a control plane with a kubeconfig."""
+    if args.kubeconfig or (app.environ.get("KUBECONFIG") and not args.root and not args.domain):
+        return None
+    root = sessions.root_of(args, app)
+    if args.domain:
+        paths = DomainPaths.of(root, args.domain)
+        return paths if is_registered(paths) else None
+    found = domains_under(root) if not sessions.domains_under(root) else []
+    if len(found) > 1:
+        raise CliError(f"Error: there are several domains under {root}: choose one with --domain {'|'.join(found)}")
+    return DomainPaths.of(root, found[0]) if found else None
 
 
 def network(paths: DomainPaths) -> tuple[ClusterNetwork, str]:

@@ -48,6 +48,7 @@ MAX_BODY_BYTES = 100 * 1024
 _WRITES = frozenset(("create", "update", "patch", "delete", "deletecollection"))
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NOBODY = UserInfo("")
+_LONG_RUNNING = frozenset(("attach", "exec", "log", "portforward", "proxy"))
 
 
 @dataclass(slots=True)
@@ -104,7 +105,7 @@ class PolicyAudit:
             if self._wants(pending, stage):
                 self._record(self._event(pending, stage, request, answer))
             return
-        if answer.stream is None and answer.upgrade is None:
+        if not _is_long_running(pending.audited, answer):
             if self._wants(pending, COMPLETE):
                 self._record(self._event(pending, COMPLETE, request, answer))
             return
@@ -228,6 +229,13 @@ class PolicyAudit:
 
 
 _TOO_LARGE: Any = object()
+
+
+def _is_long_running(audited: AuditedRequest, answer: Response) -> bool:
+    """Watches, logs and connections; a list that is sent piece by piece is not."""
+    if answer.upgrade is not None:
+        return True
+    return answer.stream is not None and (audited.verb == "watch" or audited.subresource in _LONG_RUNNING)
 
 
 def _response_status(answer: Response, *, quoting: bool) -> Object:

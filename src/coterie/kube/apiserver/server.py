@@ -484,6 +484,8 @@ class ApiServer:
         except (errors.ApiError, HttpProblem) as error:
             answer = status_response(error)
         if isinstance(answer, Response):
+            if self._policy_audit is not None:
+                self._policy_audit.answered(request, target, answer)
             answer = response_encoding.for_client(request, pretty.for_people(request, answer))
             self._answered(request, target, answer, started)
             return answer
@@ -498,16 +500,18 @@ class ApiServer:
             answer = status_response(error)
         except asyncio.CancelledError:
             # Nobody waits for the answer, but a write that was under way is done all the same.
+            if self._policy_audit is not None:
+                self._policy_audit.answered(request, target, Response(_CLIENT_LEFT))
             self._answered(request, target, Response(_CLIENT_LEFT), started)
             raise
+        if self._policy_audit is not None:
+            self._policy_audit.answered(request, target, answer)
         answer = response_encoding.for_client(request, pretty.for_people(request, answer))
         self._answered(request, target, answer, started)
         return answer
 
     def _answered(self, request: Request, target: paths.RequestInfo | None, answer: Response, started: float) -> None:
         seconds = perf_counter() - started
-        if self._policy_audit is not None:
-            self._policy_audit.answered(request, target, answer)
         if target is None:
             self.metrics.request(request.method.lower(), "", "", "", answer.status, seconds)
             return

@@ -101,7 +101,8 @@ class _Pipe:
         self._stream = stream
         self._siblings = siblings
         self._chunks: list[bytes] = []
-        self._taken = asyncio.Event()
+        self._taken: asyncio.Event | None = None
+        """While somebody waits in `drain`: few ever do, and an event is larger than the rest of a pipe."""
         self.pending = 0
         self.readable = asyncio.Event()
         self.ended = False
@@ -116,6 +117,8 @@ class _Pipe:
 
     async def drain(self) -> None:
         while self.pending > _LOW_WATER and not self.ended:
+            if self._taken is None:
+                self._taken = asyncio.Event()
             self._taken.clear()
             await self._taken.wait()
 
@@ -124,7 +127,8 @@ class _Pipe:
             return
         self.ended = True
         self.readable.set()
-        self._taken.set()
+        if self._taken is not None:
+            self._taken.set()
         self._siblings.discard(self)
         self._stream.closed()
 
@@ -136,7 +140,8 @@ class _Pipe:
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         self.pending = 0
-        self._taken.set()
+        if self._taken is not None:
+            self._taken.set()
         if not self.ended:
             self.readable.clear()
         return data

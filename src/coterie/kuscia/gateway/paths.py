@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from tempfile import gettempdir
+from typing import TYPE_CHECKING
 
+from coterie.base.lazy_import import lazy_import
 from coterie.base.paths import DomainPaths
 from coterie.kuscia.gateway.model import SocketAddress
+
+if TYPE_CHECKING:
+    import tempfile
+else:
+    tempfile = lazy_import("tempfile")
 
 _LONGEST_RUN = 90
 """Bytes: 107 for a socket's path, less the longest name in there."""
@@ -54,4 +60,4 @@ def _short(wanted: Path, home: Path) -> Path:
     """The path of a socket has a limit; below a deep root the sockets lie among the machine's temporary files."""
     if len(str(wanted).encode()) <= _LONGEST_RUN:
         return wanted
-    return Path(gettempdir()) / f"coterie-{sha256(str(home).encode()).hexdigest()[:16]}"
+    return Path(tempfile.gettempdir()) / f"coterie-{sha256(str(home).encode()).hexdigest()[:16]}"

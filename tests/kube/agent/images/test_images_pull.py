@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from image_kit import entry, sha, tar
@@ -272,12 +273,15 @@ def test_lies_are_refused_and_leave_nothing(store: ImageStore, registry: Registr
     assert all(path.stat().st_size <= 2 for path in store.directory.glob("downloads/*"))
 
 
-def test_sizes_that_cannot_be_are_refused(store: ImageStore, registry: Registry) -> None:
+def test_sizes_that_cannot_be_are_refused(
+    store: ImageStore, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for size in (-1, 1 << 60, True, "7"):
         registry.content.add([BASE], "1", sizes={0: size})  # type: ignore[dict-item]
         with pytest.raises(ImageError, match="impossible size"):
             take(store, registry)
     registry.content.add([BASE], "1", sizes={0: 200 << 30})
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100 << 30))
     with pytest.raises(ImageError, match="are free"):
         take(store, registry)
 

@@ -41,6 +41,8 @@ def refused_pod(pod: Object) -> tuple[str, str] | None:
     for field in ("hostPID", "hostIPC", "shareProcessNamespace"):
         if spec.get(field):
             return "NotAdmitted", f"{field} is not supported: each container has process and IPC namespaces of its own"
+    if why := _unsupported_field(spec):
+        return "NotAdmitted", why
     if name := spec.get("runtimeClassName"):
         handler = (pod["metadata"].get("annotations") or {}).get(COTERIE_RUNTIME_HANDLER) or ""
         if handler != RUNP_HANDLER:
@@ -53,6 +55,28 @@ def refused_pod(pod: Object) -> tuple[str, str] | None:
         return SYSCTL_FORBIDDEN, f"forbidden sysctl: {', '.join(sorted(forbidden))} not allowlisted"
     why = next(_ungiven(spec.get("securityContext") or {}), "")
     return ("NotAdmitted", f"securityContext.{why}") if why else None
+
+
+def _unsupported_field(spec: Object) -> str:
+    """A field of the pod that would be ignored; empty: none."""
+    if spec.get("resourceClaims"):
+        return "resourceClaims is not supported: this node has no drivers of devices"
+    for field in ("hostnameOverride", "schedulingGroup"):
+        if spec.get(field):
+            return f"{field} is not supported by this node"
+    for group in ("initContainers", "containers"):
+        for container in spec.get(group) or ():
+            if container.get("restartPolicyRules"):
+                return f"container {container['name']}: restartPolicyRules is not supported by this node"
+            if (container.get("lifecycle") or {}).get("stopSignal"):
+                return f"container {container['name']}: lifecycle.stopSignal is not supported by this node"
+            for variable in container.get("env") or ():
+                if (variable.get("valueFrom") or {}).get("fileKeyRef"):
+                    return f"container {container['name']}: env with fileKeyRef is not supported by this node"
+    for volume in spec.get("volumes") or ():
+        if any(source.get("podCertificate") for source in (volume.get("projected") or {}).get("sources") or ()):
+            return f"volume {volume['name']}: podCertificate is not supported by this node"
+    return ""
 
 
 def refused_container(container: Object) -> str:

@@ -140,6 +140,9 @@ def _check_scaling(rules: Obj, path: str) -> Errors:
         errors.append(invalid(f"{path}.stabilizationWindowSeconds", window, NOT_NEGATIVE))
     elif window is not None and window > _HOUR:
         errors.append(invalid(f"{path}.stabilizationWindowSeconds", window, f"must be less than or equal to {_HOUR}"))
+    tolerance = parse_quantity(rules["tolerance"]) if rules.get("tolerance") is not None else None
+    if tolerance is not None and tolerance.nanos < 0:
+        errors.append(invalid(f"{path}.tolerance", rules["tolerance"], NOT_NEGATIVE))
     errors += optional_one_of(rules.get("selectPolicy"), ("Disabled", "Max", "Min"), f"{path}.selectPolicy")
     if not rules.get("policies"):
         errors.append(required(f"{path}.policies", "must specify at least one Policy"))

@@ -26,7 +26,8 @@ USAGES = (
     "ipsec user", "key agreement", "key encipherment", "microsoft sgc", "netscape sgc", "ocsp signing", "s/mime",
     "server auth", "signing", "timestamping",
 )  # fmt: skip
-_FROM_REQUESTER = ("username", "uid", "groups", "extra")
+FROM_REQUESTER = ("username", "uid", "groups", "extra")
+"""Fields of the spec that only the server sets."""
 _SHORTEST = 600
 _LONGEST_DOMAIN = 253
 _LONGEST_PATH = 253 + 63 + 1
@@ -44,7 +45,7 @@ def decoded(value: Any) -> bytes:
 
 
 def _create(obj: Obj) -> None:
-    for key in _FROM_REQUESTER:
+    for key in FROM_REQUESTER:
         (obj.get("spec") or {}).pop(key, None)
 
 

@@ -68,6 +68,8 @@ class ScalingRules(Model, frozen=True, kw_only=True):
     select_policy: str = "Max"
     """Max, Min or Disabled."""
     policies: tuple[ScalingPolicy, ...] | None = None
+    tolerance: str | None = None
+    """A quantity: 100m is a tenth."""
 
 
 class ScalingBehavior(Model, frozen=True, kw_only=True):

@@ -39,11 +39,12 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-_SMALL = [_varint(number) for number in range(2048)]
+_SMALL_COUNT = 256
+_SMALL = [_varint(number) for number in range(_SMALL_COUNT)]
 
 
 def varint(number: int) -> bytes:
-    return _SMALL[number] if 0 <= number < 2048 else _varint(number)
+    return _SMALL[number] if 0 <= number < _SMALL_COUNT else _varint(number)
 
 
 def encode(obj: Object) -> bytes | None:
@@ -150,7 +151,7 @@ def _single(number: int, field: Field) -> FieldEncoder:
             def text(value: Any) -> bytes:
                 data: bytes = value.encode()
                 size = len(data)
-                return tag + (small[size] if size < 2048 else _varint(size)) + data  # faster than formatting
+                return tag + (small[size] if size < _SMALL_COUNT else _varint(size)) + data  # faster than formatting
 
             return text
         case Op.INT:
@@ -176,7 +177,7 @@ def _single(number: int, field: Field) -> FieldEncoder:
     def nested(value: Any) -> bytes:
         body = inner(value)
         size = len(body)
-        return tag + (small[size] if size < 2048 else _varint(size)) + body
+        return tag + (small[size] if size < _SMALL_COUNT else _varint(size)) + body
 
     return nested
 
@@ -193,7 +194,7 @@ def _map(number: int, field: Field) -> FieldEncoder:
         for key, value in values.items():
             body = key_of(key) + (value_of(value) if value is not None else b"")
             size = len(body)
-            parts.append(tag + (_SMALL[size] if size < 2048 else _varint(size)) + body)
+            parts.append(tag + (_SMALL[size] if size < _SMALL_COUNT else _varint(size)) + body)
         return b"".join(parts)
 
     return entries

@@ -13,7 +13,7 @@ from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import UserInfo
 from coterie.kube.api import errors
 from coterie.kube.api.certificate_signers import GROUP, KUBELET_CLIENT, KUBELET_SERVING, subject_refused
-from coterie.kube.api.rules.certificates import decoded
+from coterie.kube.api.rules.certificates import FROM_REQUESTER, decoded
 from coterie.kube.apiserver.admission.chain import AdmissionRequest
 from coterie.kube.apiserver.auth.nodes import NODE_PREFIX, NodeAuthorizer, node_of
 from coterie.kube.apiserver.auth.rules import Attributes
@@ -48,8 +48,10 @@ class CertificateAdmission:
                 self._require("sign", attempt, attempt.old)
 
     def _create(self, attempt: AdmissionRequest) -> None:
-        spec = attempt.obj["spec"] = dict(attempt.obj.get("spec") or {})
-        spec.update(_requester(attempt.user))
+        # All four anew: policies and webhooks have seen the object.
+        given = (attempt.obj.get("spec") or {}).items()
+        spec: Object = {key: value for key, value in given if key not in FROM_REQUESTER}
+        attempt.obj["spec"] = {**spec, **_requester(attempt.user)}
         signer = spec.get("signerName") or ""
         node = self._limited_node(attempt.user)
         if not node and not signer.startswith(_BUILTIN_DOMAIN):

@@ -22,6 +22,8 @@ RING_BYTES = 1024 * 1024
 """What a collection keeps of its past for watches that resume. A busy node has a dozen collections, and what is older comes
 from the store."""
 _EMPTY: dict[str, ObjectEntry] = {}
+_NO_CHANGES: deque[StoredChange] = deque()
+"""Never changed."""
 
 
 class Collection:
@@ -45,7 +47,8 @@ class Collection:
         self._spaces: dict[str, dict[str, ObjectEntry]] = {}
         self._sorted: dict[str, list[ObjectEntry]] = {}
         self._count = 0
-        self._ring: deque[StoredChange] = deque()
+        self._ring: deque[StoredChange] = _NO_CHANGES
+        """Its own from the first change on: most kinds have none for long."""
         self._ring_bytes = 0
         self._groups: dict[object, WatchGroup] = {}
 
@@ -159,6 +162,8 @@ class Collection:
         self._sorted.pop(entry.namespace, None)
 
     def _remember(self, change: StoredChange) -> None:
+        if self._ring is _NO_CHANGES:
+            self._ring = deque()
         self._ring.append(change)
         self._ring_bytes += len(change.entry.raw)
         while len(self._ring) > RING_EVENTS or self._ring_bytes > RING_BYTES:

@@ -15,7 +15,7 @@ Reasons and messages of conditions and events are those of kube-controller-manag
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
@@ -157,7 +157,18 @@ class _Computed:
     statuses: tuple[Object, ...]
 
 
+def _tuned(view: AutoscalerView) -> AutoscalerTuning:
+    """With the tolerances that the autoscaler sets itself."""
+    behavior, tuning = view.autoscaler.spec.behavior, view.tuning
+    if behavior is not None and behavior.scale_up is not None and behavior.scale_up.tolerance is not None:
+        tuning = replace(tuning, tolerance_up=quantity.parse(behavior.scale_up.tolerance).milli_value() / 1000)
+    if behavior is not None and behavior.scale_down is not None and behavior.scale_down.tolerance is not None:
+        tuning = replace(tuning, tolerance_down=quantity.parse(behavior.scale_down.tolerance).milli_value() / 1000)
+    return tuning
+
+
 def plan(view: AutoscalerView) -> ScalePlan:
+    view = replace(view, tuning=_tuned(view))
     autoscaler, scale = view.autoscaler, view.scale
     spec, before = autoscaler.spec, autoscaler.status
     draft = _Draft(view, before.conditions or (), [])

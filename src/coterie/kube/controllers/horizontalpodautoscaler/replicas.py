@@ -27,8 +27,10 @@ CPU = "cpu"
 class AutoscalerTuning:
     """As the flags of kube-controller-manager, with its defaults."""
 
-    tolerance: float = 0.1
-    """A ratio this close to 1 changes nothing."""
+    tolerance_up: float = 0.1
+    """A ratio this close above 1 changes nothing; `behavior.scaleUp.tolerance` replaces it."""
+    tolerance_down: float = 0.1
+    """A ratio this close below 1 changes nothing; `behavior.scaleDown.tolerance` replaces it."""
     initialization: timedelta = timedelta(minutes=5)
     """How long after its start the CPU samples of a pod that is not ready do not count."""
     initial_readiness: timedelta = timedelta(seconds=30)
@@ -38,7 +40,7 @@ class AutoscalerTuning:
 
     def tolerates(self, ratio: float) -> bool:
         # Kubernetes compares in float64 too; a hair of rounding must not decide at exactly 10 %.
-        return abs(1.0 - ratio) <= self.tolerance + 1e-9
+        return -self.tolerance_down - 1e-9 <= ratio - 1.0 <= self.tolerance_up + 1e-9
 
 
 TUNING = AutoscalerTuning()
