@@ -94,3 +94,12 @@ def test_tables_of_extensions_count() -> None:
     assert warnings_for(group, kind, {}, kinds.STORED_ONLY) == [sentence]
     assert warnings_for(group, kind, {}, {}) == []
     assert warnings_for("", "Service", {"spec": None}, {}) == []
+
+
+def test_a_group_that_is_not_given_away_says_so() -> None:
+    def told(group: str, **spec: object) -> list[str]:
+        return warnings_for("apiregistration.k8s.io", "APIService", {"spec": {"group": group, **spec}}, {})
+
+    service = {"namespace": "default", "name": "other"}
+    assert "always answered by this server" in told("apps", service=service)[0]
+    assert told("apps") == told("metrics.k8s.io", service=service) == told("example.com", service=service) == []

@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.kube.api.resources import BUILTIN
+
 KindKey = tuple[str, str]
 """(group, kind)."""
 
+_OWN_GROUPS = frozenset(resource.group for resource in BUILTIN)
 _CONTROLLERS = "coterie.kube.controllers"
 _SERVER = "coterie.kube.apiserver"
 
@@ -129,4 +132,14 @@ def warnings_for(group: str, kind: str, obj: Mapping[str, Any], more: Mapping[Ki
             value = value.get(name) if isinstance(value, dict) else None
         if value == each.value:
             found.append(each.sentence)
+    if kind == "APIService" and group == "apiregistration.k8s.io":
+        found += _registration(obj)
     return found
+
+
+def _registration(obj: Mapping[str, Any]) -> list[str]:
+    """Groups that this server never gives away (`aggregator.py`)."""
+    spec = obj.get("spec")
+    if not isinstance(spec, dict) or not spec.get("service") or spec.get("group") not in _OWN_GROUPS:
+        return []
+    return [f"spec.service: the group {spec['group']} is always answered by this server; the Service gets no requests"]
