@@ -93,7 +93,7 @@ class FaultServer:
 
     async def _answers(self) -> bool:
         authority = self.pki / "ca.crt"
-        if not authority.exists():
+        if not authority.exists() or not (self.home / "kubeconfig").exists():
             return False
         context = ssl.create_default_context(cafile=str(authority))
         try:

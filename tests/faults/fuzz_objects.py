@@ -6,12 +6,15 @@ a wrong type (the decoder must refuse them) and values of the right type that ma
 
 from __future__ import annotations
 
+import base64
 import copy
 import os
 import random
 from collections.abc import Iterator
 from typing import Any
 
+from coterie.base import pki
+from coterie.base.certificate_requests import make_request
 from coterie.kube.api.resources import BUILTIN, Resource
 from coterie.kube.api.schema.node import Schema
 
@@ -109,6 +112,12 @@ _WEBHOOK = {
     "rules": [{"operations": ["CREATE"], "apiGroups": ["none.example"], "apiVersions": ["v1"], "resources": ["things"]}],
     "matchConditions": [{"name": "named", "expression": "object.metadata.name != 'x'"}],
 }  # fmt: skip
+_POLICY_MATCH: Object = {
+    "resourceRules": [
+        {"operations": ["CREATE"], "apiGroups": ["none.example"], "apiVersions": ["v1"], "resources": ["things"]}
+    ]
+}
+_REQUEST = base64.b64encode(make_request(pki.new_key(), "fuzz")).decode()
 _GOOD: dict[str, Object] = {
     "v1/ConfigMap": {"data": {"a": "b"}, "binaryData": {"c": "AAAA"}},
     "v1/Endpoints": {"subsets": [{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"name": "http", "port": 80}]}]},
@@ -127,6 +136,11 @@ _GOOD: dict[str, Object] = {
     "v1/Service": {"spec": {"selector": {"a": "b"}, "ports": [{"name": "http", "port": 80, "targetPort": "http"}], "type": "ClusterIP"}},
     "admissionregistration.k8s.io/v1/MutatingWebhookConfiguration": {"webhooks": [_WEBHOOK]},
     "admissionregistration.k8s.io/v1/ValidatingWebhookConfiguration": {"webhooks": [_WEBHOOK]},
+    "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy": {"spec": {"matchConstraints": _POLICY_MATCH, "variables": [{"name": "a", "expression": "1"}], "failurePolicy": "Ignore", "reinvocationPolicy": "Never", "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'remove', path: '/data'}]"}}]}},
+    "admissionregistration.k8s.io/v1/MutatingAdmissionPolicyBinding": {"spec": {"policyName": "fuzz-none", "matchResources": _POLICY_MATCH}},
+    "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy": {"spec": {"matchConstraints": _POLICY_MATCH, "failurePolicy": "Ignore", "variables": [{"name": "a", "expression": "object.metadata.name"}], "matchConditions": [{"name": "named", "expression": "object.metadata.name != 'x'"}], "validations": [{"expression": "variables.a != 'y'", "messageExpression": "'not ' + variables.a", "reason": "Forbidden"}], "auditAnnotations": [{"key": "a", "valueExpression": "'b'"}]}},
+    "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicyBinding": {"spec": {"policyName": "fuzz-none", "validationActions": ["Deny"], "matchResources": _POLICY_MATCH}},
+    "certificates.k8s.io/v1/CertificateSigningRequest": {"spec": {"request": _REQUEST, "signerName": "example.com/signer", "usages": ["client auth"], "expirationSeconds": 3600}},
     "apiextensions.k8s.io/v1/CustomResourceDefinition": {"spec": CRD},
     "apiregistration.k8s.io/v1/APIService": {"spec": {"group": "x", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1}},
     "flowcontrol.apiserver.k8s.io/v1/FlowSchema": {"spec": {"priorityLevelConfiguration": {"name": "system"}, "matchingPrecedence": 500, "distinguisherMethod": {"type": "ByUser"}, "rules": [{"subjects": [{"kind": "Group", "group": {"name": "g"}}, {"kind": "ServiceAccount", "serviceAccount": {"name": "*", "namespace": "default"}}], "resourceRules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"], "namespaces": ["*"]}], "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["/healthz/*"]}]}]}},
@@ -176,7 +190,7 @@ VIRTUAL = [resource for resource in BUILTIN if resource.virtual]
 
 
 def name_of(resource: Resource, name: str = "fuzz") -> str:
-    fixed = {"customresourcedefinitions": "widgets.fuzz.example", "ipaddresses": "100.112.77.7"}
+    fixed = {"customresourcedefinitions": "widgets.fuzz.example", "ipaddresses": "100.112.77.7", "apiservices": "v1.x"}
     return fixed.get(resource.plural, name)
 
 

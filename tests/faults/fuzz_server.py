@@ -23,6 +23,7 @@ from coterie.http.connection import HttpConnection
 from coterie.http.messages import UserInfo
 from coterie.http.server import HttpLimits, HttpServer
 from coterie.kube.api.status_response import status_response
+from coterie.kube.api.wire import protobuf
 from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.store.memory import MemoryStore
@@ -34,6 +35,8 @@ LONG = os.environ.get("COTERIE_FUZZ") == "long"
 """COTERIE_FUZZ=long runs many more examples than a test run has time for."""
 _REFUSALS = {"Timeout": 504}
 """Refusals above 4xx that are not the server's fault: a resourceVersion that does not exist yet."""
+_NOBODY = 503
+"""From a proxy with nobody behind it."""
 _LISTENED_TO = ("coterie.apiserver", "asyncio")
 _MAX_HEADERS = 32 * 1024
 """Clients refuse answers with more; Go's and Python's limits are higher."""
@@ -121,7 +124,7 @@ class Answer:
     """The server closed the connection, perhaps without an answer (status 0)."""
 
     def json(self) -> Any:
-        return json.loads(self.body)
+        return protobuf.decode(self.body) if self.body.startswith(b"k8s\0") else json.loads(self.body)
 
 
 class FuzzServer:
@@ -228,15 +231,16 @@ class FuzzServer:
             return
         if 100 <= answer.status < 400:
             return
+        nobody = answer.status == _NOBODY and "/proxy" in about
         if method == "HEAD":
-            if answer.body or not (400 <= answer.status < 500 or answer.status in _REFUSALS.values()):
+            if answer.body or not (400 <= answer.status < 500 or answer.status in _REFUSALS.values() or nobody):
                 raise BrokenPromise(f"{answer.status} to HEAD with {len(answer.body)} bytes\n{about}")
             return
         try:
             status = answer.json()
         except ValueError as problem:
             raise BrokenPromise(f"{answer.status} without a Status: {answer.body[:500]!r}\n{about}") from problem
-        allowed = 400 <= answer.status < 500 or _REFUSALS.get(status.get("reason")) == answer.status
+        allowed = 400 <= answer.status < 500 or _REFUSALS.get(status.get("reason")) == answer.status or nobody
         proper = (
             isinstance(status, dict)
             and status.get("kind") == "Status"
