@@ -81,6 +81,10 @@ def test_another_user_of_the_machine_reaches_ordinary_pods_and_nothing_else(atta
     ]
     engines = [f"{each.address}:{each.port}" for each in (targets.engine, targets.partner)]
     ordinary = f"{targets.victim.address}:{targets.victim.port}"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        way.connect((targets.victim.address, 9))
+        if way.getsockname()[0] != str(pod_range(attacked_p2p.alice.paths)[-1]):
+            pytest.skip("the machine's way to these addresses is that of another network that runs here")
     command = [sys.executable, "-S", "-c", _TRY, ordinary, *engines, *gateways]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
     assert done.stdout.split() == [ordinary]

@@ -118,7 +118,7 @@ REFUSALS = Chapter(
         Command("role reference is fixed", "create rolebinding b1 --clusterrole=view --user=u", out="created"),
         Command("role reference refused", "patch rolebinding b1 --type=merge -p '{\"roleRef\":{\"name\":\"edit\"}}'", rc=1, err=r"roleRef: Invalid value: .*cannot change roleRef"),
         Command("protected namespace", "delete ns default", rc=1, err=r"Forbidden.*may not be deleted"),
-        Command("certificate", "certificate approve nobody", rc=1, err=r"the server doesn't have a resource type|could not find the requested resource|no matches for kind"),
+        Command("certificate", "certificate approve nobody", rc=1, err='certificatesigningrequests.certificates.k8s.io "nobody" not found'),
         Command("top nodes", "top nodes", rc=1, err="[Mm]etrics (API )?not available"),
         Command("top pods", "top pods", rc=1, err="[Mm]etrics (API )?not available"),
     ),
