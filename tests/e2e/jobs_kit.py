@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import itertools
 import json
 import os
 import signal
@@ -49,7 +48,9 @@ PORTS = 16
 _KUSCIA = f"/apis/{API}"
 _UP_SECONDS = 110
 _CALL_SECONDS = 20.0
-_NETWORKS = itertools.count()
+_FIRST_BLOCK, _SLOTS = 100, 120
+"""Networks have 127.0.100.0/24 and so on, of which `mesh_nodes` takes none."""
+_CLAIMS: list[socket.socket] = []
 _TRANSIENT = (OSError, http.client.HTTPException)
 
 
@@ -479,13 +480,27 @@ class Net:
 def _move(root: Path) -> None:
     """To addresses and ports for engines that nobody else uses: `coterie up` picks what is free at that moment, but here
     the nodes start only later."""
-    number = next(_NETWORKS)
+    slot = _claim_slot()
     for place, file in enumerate(sorted(root.glob("*/etc/coterie.yaml"))):
-        known = yaml.safe_load(file.read_text().replace("127.0.1.", f"127.0.{20 + (os.getpid() * 4 + number) % 230}."))
+        known = yaml.safe_load(file.read_text().replace("127.0.1.", f"127.0.{_FIRST_BLOCK + slot}."))
         if "controllers" in known:
-            first = 10_000 + PORTS * ((os.getpid() * 16 + number * 4 + place) % 500)
+            first = 10_000 + PORTS * (slot * 4 + place)
             known["controllers"] = {"portRange": [first, first + PORTS - 1]}
         file.write_text(yaml.safe_dump(known))
+
+
+def _claim_slot() -> int:
+    """Of all test processes that share these addresses one has it, until it ends: it holds an abstract socket of that name."""
+    for slot in range(_SLOTS):
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            claim.bind(f"\0coterie-test-network-{slot}")
+        except OSError:
+            claim.close()
+            continue
+        _CLAIMS.append(claim)
+        return slot
+    raise AssertionError(f"{_SLOTS} networks are in use already")
 
 
 @contextlib.contextmanager
