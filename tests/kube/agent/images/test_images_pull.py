@@ -5,14 +5,18 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import select
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from image_kit import entry, sha, tar
@@ -136,6 +140,59 @@ def test_a_mirror_is_asked_first_and_its_lack_is_no_failure(store: ImageStore, r
         nobody = RegistryEndpoint.of(f"127.0.0.1:{closed.getsockname()[1]}")
         take(store, registry, ":1", nobody, RegistryEndpoint.of(f"{empty.host}/mirror"))
         assert empty.asked == ["/v2/mirror/team/app/manifests/1"]
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Connects where CONNECT asks it to, if `allowed`."""
+
+    allowed = True
+    asked: ClassVar[list[str]] = []
+
+    def do_CONNECT(self) -> None:
+        self.asked.append(self.path)
+        if not self.allowed:
+            self.send_error(403)
+            return
+        host, port = self.path.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), 5) as there:
+            self.send_response(200)
+            self.end_headers()
+            here = self.connection
+            while True:
+                ready, _, _ = select.select([here, there], [], [], 5)
+                for one, other in ((here, there), (there, here)):
+                    if one in ready:
+                        data = one.recv(65536)
+                        if not data:
+                            return
+                        other.sendall(data)
+                if not ready:
+                    return
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_everything_goes_through_the_proxy(
+    store: ImageStore, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.content.add([BASE], "1")
+    monkeypatch.setattr(Proxy, "asked", [])
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        endpoint = replace(RegistryEndpoint.of(registry.host), proxy=f"127.0.0.1:{server.server_port}")
+        wanted = pulling.parse(f"{registry.host}/team/app:1")
+        pulling.pull(store, wanted, [endpoint])
+        assert Proxy.asked == [registry.host] * len(registry.asked) != []
+        monkeypatch.setattr(Proxy, "allowed", False)
+        with pytest.raises(RegistryUnavailable, match="the proxy .* refuses: HTTP/1.0 403"):
+            pulling.pull(ImageStore(store.directory / "other"), wanted, [endpoint])
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 # ----- interruptions

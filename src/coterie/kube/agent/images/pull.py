@@ -6,7 +6,6 @@ interruption are kept (`<store>/downloads/<digest>`) and continued, layers that 
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import http.client
@@ -234,11 +233,3 @@ def _for_this_machine(manifests: Sequence[dict[str, Any]]) -> str:
             hexadecimal(entry["digest"])
             return str(entry["digest"])
     raise ImageError(f"the image is not made for this machine ({wanted})")
-
-
-def forget_downloads(store: ImageStore) -> None:
-    """What is left of pulls that were given up. One that runs is left alone."""
-    for path in (store.directory / "downloads").glob("*"):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()

@@ -146,6 +146,8 @@ class PodManager:
             for worker in self._workers.values():
                 await worker.close()
             await self._objects.close()
+            if self._tools.images is not None:
+                await self._tools.images.close()
 
     async def _follow_runtime(self) -> None:
         async for uid in self._runtime.events():

@@ -17,15 +17,15 @@ from coterie.http.messages import UserInfo
 from coterie.kube.api import errors
 from coterie.kube.api.admission_match import MatchedRequest, is_exempt, matching_version
 from coterie.kube.api.cel.errors import CelError
-from coterie.kube.api.cel.lib_authorization import AccessDecision, AccessQuery, AuthorizerValue, ResourceCheck
+from coterie.kube.api.cel.lib_authorization import AuthorizerValue, ResourceCheck
 from coterie.kube.api.cel.lib_time import parse_timestamp
 from coterie.kube.api.cel.policies import CompiledAdmissionPolicy, EvaluationFailed, PolicyInputs
 from coterie.kube.api.cel.program import BUDGET
 from coterie.kube.api.resources import Resource
 from coterie.kube.api.selectors import selector_of
 from coterie.kube.apiserver.admission.chain import AdmissionRequest
+from coterie.kube.apiserver.auth.cel_authorizer import authorizer_value
 from coterie.kube.apiserver.auth.rbac import RbacAuthorizer
-from coterie.kube.apiserver.auth.rules import Attributes
 from coterie.kube.apiserver.kinds import Strategy
 from coterie.kube.apiserver.state.state import ResourceStorage
 
@@ -36,7 +36,6 @@ _LONGEST_ANNOTATION: Final = 10 * 1024
 _OPERATIONS: Final = {"create": "CREATE", "update": "UPDATE", "delete": "DELETE", "connect": "CONNECT"}
 _OPTIONS: Final = {"create": "CreateOptions", "update": "UpdateOptions", "delete": "DeleteOptions"}
 _FAILURE: Final = "validation.policy.admission.k8s.io/validation_failure"
-_SERVICE_ACCOUNTS: Final = "system:serviceaccounts"
 _ERRORS: Final[Mapping[str, type[errors.ApiError]]] = {
     "Forbidden": errors.Forbidden,
     "Invalid": errors.Invalid,
@@ -252,21 +251,7 @@ class PolicyEvaluation:
 
     @cached_property
     def _authorizer_value(self) -> AuthorizerValue:
-        return AuthorizerValue(self._decide)
-
-    def _decide(self, query: AccessQuery) -> AccessDecision:
-        user = self.attempt.user
-        if query.service_account is not None:
-            namespace, name = query.service_account
-            groups = (_SERVICE_ACCOUNTS, f"{_SERVICE_ACCOUNTS}:{namespace}", "system:authenticated")
-            user = UserInfo(f"system:serviceaccount:{namespace}:{name}", groups)
-        decision = self._authorizer.allowed(
-            user,
-            Attributes(
-                query.verb, query.group, query.resource, query.subresource, query.namespace, query.path, query.name
-            ),
-        )
-        return AccessDecision(decision.allowed, decision.reason)
+        return authorizer_value(self._authorizer, self.attempt.user)
 
     # -- deciding -----------------------------------------------------------------------------------------------
 

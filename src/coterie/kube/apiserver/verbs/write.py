@@ -90,9 +90,7 @@ class WriteVerbs:
         if not metadata.get("name") and not metadata.get("generateName"):
             self._refuse(call, obj, [errors.required("metadata.name", "name or generateName is required")])
         raw = await self.create_object(call, obj, asked)
-        if call.converts:
-            await conversion.show(call, raw)
-        return self._present.one(call, raw, want, status=201)
+        return await self._answer(call, raw, want, status=201)
 
     async def create_object(self, call: ResourceRequest, obj: Object, asked: options.WriteOptions) -> bytes:
         """Create an object that was read and belongs here; returns its stored bytes with revision."""
@@ -214,9 +212,7 @@ class WriteVerbs:
                 f"the name of the object ({metadata['name']}) does not match the name on the URL ({call.name})"
             )
         raw = await self.change_object(call, lambda _: obj, asked)
-        if call.converts:
-            await conversion.show(call, raw)
-        return self._present.one(call, raw, want)
+        return await self._answer(call, raw, want)
 
     async def change_object(
         self, call: ResourceRequest, change: Change, asked: options.WriteOptions, *, applying: bool = False
@@ -503,9 +499,7 @@ class WriteVerbs:
             return patched
 
         raw = await self.change_object(call, change, asked)
-        if call.converts:
-            await conversion.show(call, raw)
-        return self._present.one(call, raw, want)
+        return await self._answer(call, raw, want)
 
     async def _apply(
         self, call: ResourceRequest, asked: options.WriteOptions, want: content_negotiation.NegotiatedFormat
@@ -539,9 +533,7 @@ class WriteVerbs:
             if call.collection.get(call.namespace, call.name) is not None:
                 try:
                     raw = await self.change_object(call, merged, asked, applying=True)
-                    if call.converts:
-                        await conversion.show(call, raw)
-                    return self._present.one(call, raw, want)
+                    return await self._answer(call, raw, want)
                 except errors.NotFound:
                     continue
             if call.target.subresource:
@@ -550,9 +542,7 @@ class WriteVerbs:
                 raise call.conflict("the object does not exist, but the patch names a version or uid of it")
             try:
                 raw = await self._create_once(call, merged(None), replace(asked, manager=""))
-                if call.converts:
-                    await conversion.show(call, raw)
-                return self._present.one(call, raw, want, status=201)
+                return await self._answer(call, raw, want, status=201)
             except errors.AlreadyExists:
                 continue
 
@@ -579,6 +569,14 @@ class WriteVerbs:
             )
 
     # -- shared -------------------------------------------------------------------------------------------------
+
+    async def _answer(
+        self, call: ResourceRequest, raw: bytes, want: content_negotiation.NegotiatedFormat, *, status: int = 200
+    ) -> Response:
+        """With the object as it is now, in the version of the request."""
+        if call.converts:
+            await conversion.show(call, raw)
+        return self._present.one(call, raw, want, status=status)
 
     def _read(self, call: ResourceRequest, asked: options.WriteOptions) -> Object:
         request = call.request

@@ -7,11 +7,11 @@ from typing import Any
 
 from coterie.http.messages import UserInfo
 from coterie.kube.api.cel.errors import CelError
-from coterie.kube.api.cel.lib_authorization import AccessDecision, AccessQuery, AuthorizerValue, ResourceCheck
+from coterie.kube.api.cel.lib_authorization import ResourceCheck
 from coterie.kube.api.cel.program import BUDGET, CelProgram
 from coterie.kube.api.rules.webhooks import compile_condition
+from coterie.kube.apiserver.auth.cel_authorizer import authorizer_value
 from coterie.kube.apiserver.auth.nodes import NodeAuthorizer
-from coterie.kube.apiserver.auth.rules import Attributes
 from coterie.kube.apiserver.webhooks.matching import Webhook
 
 Object = dict[str, Any]
@@ -41,20 +41,7 @@ def variables(
     authorizer: NodeAuthorizer, user: UserInfo, request: Object, obj: Object | None, old: Object | None
 ) -> list[Any]:
     """`request`: that of the AdmissionReview, without its objects."""
-
-    def decide(query: AccessQuery) -> AccessDecision:
-        asking = user
-        if query.service_account is not None:
-            namespace, name = query.service_account
-            groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
-            asking = UserInfo(f"system:serviceaccount:{namespace}:{name}", groups)
-        attributes = Attributes(
-            query.verb, query.group, query.resource, query.subresource, query.namespace, query.path, query.name
-        )
-        decision = authorizer.allowed(asking, attributes)
-        return AccessDecision(decision.allowed, decision.reason)
-
-    value = AuthorizerValue(decide)
+    value = authorizer_value(authorizer, user)
     resource = request["requestResource"]
     check = ResourceCheck(
         value,
