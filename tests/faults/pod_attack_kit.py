@@ -89,6 +89,15 @@ def pod_range(paths: DomainPaths) -> ipaddress.IPv4Network:
     return ipaddress.IPv4Network(settings.agent.pod_cidr)
 
 
+def api_service_address(paths: DomainPaths) -> str:
+    """Of `default/kubernetes`, the first of the domain's Services. Before it is there: any."""
+    try:
+        cidr = config.load(paths.etc / "coterie.yaml").network.service_cidr
+    except config.ConfigError:
+        cidr = "100.112.0.0/16"
+    return str(ipaddress.IPv4Network(cidr)[1])
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A pod, as its victims and neighbours know it."""
@@ -207,6 +216,8 @@ class Targets:
             "the machine by its address among pods": (str(pod_range(self.alice)[-1]), port),
             "the machine by its address among the other domain's pods": (str(pod_range(self.bob)[-1]), port),
             "the other domain's gateway": (str(pod_range(self.bob)[1]), 80),
+            "the API by its Service": (api_service_address(self.alice), 443),
+            "the other domain's API by its Service": (api_service_address(self.bob), 443),
         }
         for label, address in (("own", alice), ("other", bob)):
             ports |= {f"{label} {name}": (address, number) for name, number in _NODE_PORTS.items()}

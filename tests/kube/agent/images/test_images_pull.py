@@ -187,7 +187,7 @@ def test_everything_goes_through_the_proxy(
         pulling.pull(store, wanted, [endpoint])
         assert Proxy.asked == [registry.host] * len(registry.asked) != []
         monkeypatch.setattr(Proxy, "allowed", False)
-        with pytest.raises(RegistryUnavailable, match="the proxy .* refuses: HTTP/1.0 403"):
+        with pytest.raises(RegistryUnavailable, match=r"the proxy .* refuses: HTTP/1.0 403"):
             pulling.pull(ImageStore(store.directory / "other"), wanted, [endpoint])
     finally:
         server.shutdown()
