@@ -64,6 +64,12 @@ _RARE: dict[str, Any] = {
 
 
 class _Rules(dict[tuple[str, str], KindRules]):
+    def __contains__(self, key: object) -> bool:
+        if super().__contains__(key):
+            return True
+        module = _RARE.get(key[0]) if isinstance(key, tuple) else None
+        return module is not None and key in module.RULES
+
     def __missing__(self, key: tuple[str, str]) -> KindRules:
         module = _RARE.get(key[0])
         if module is None or key not in module.RULES:
