@@ -17,9 +17,10 @@ $(STAMP): pyproject.toml requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
-setup: $(STAMP)  ## create the virtual environment, install what is pinned, get kubectl and the servers that tests speak with
+setup: $(STAMP)  ## create the virtual environment, install what is pinned, get kubectl, servers and container runtimes for the tests
 	@scripts/get-kubectl
 	@scripts/get-servers
+	@scripts/get-runtimes
 
 demo: $(STAMP)  ## two organisations find their common customers; installs the engine for it the first time
 	@$(BIN)/coterie demo psi
