@@ -56,7 +56,7 @@ class OperationFailed(Exception):
 
 async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None:
     uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
-    refused = security_context.refused_pod(pod)
+    refused = security_context.refused_pod(pod, tools.runtime.handlers(), tools.settings.default_handler)
     if refused is not None:
         raise OperationFailed(*refused, final=True)
     try:
@@ -129,6 +129,7 @@ async def _prepare(tools: WorkerContext, pod: Object, network: PodNetworkClass, 
         limits=pod_limits(pod, tools.default_limits()),
         sysctls=security_context.sysctls_of(pod),
         memory_volumes=_memory_volumes(tools, pod),
+        handler=security_context.handler_of(pod, tools.settings.default_handler),
     )
     try:
         await tools.runtime.prepare_pod(sandbox)

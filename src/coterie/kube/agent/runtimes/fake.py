@@ -39,6 +39,7 @@ from coterie.kube.agent.runtimes.protocol import (
     PodSandbox,
     PodState,
     RuntimeFailure,
+    RuntimeHandler,
 )
 
 HOST_IMAGE = "coterie/host:latest"
@@ -94,6 +95,7 @@ class FakeMachine:
         """By pod, what each of its containers uses; others use next to nothing."""
         """Pod uid -> bytes in files that were deleted and are still open."""
         self.address = "127.0.0.1"
+        self.handlers: tuple[RuntimeHandler, ...] = (RuntimeHandler("runp", True, version="fake"),)
         self.started: list[tuple[str, str, int]] = []
         """(pod, container, attempt) of all runs ever started, in order."""
         self.listeners: set[asyncio.Queue[str]] = set()
@@ -398,6 +400,9 @@ class FakeRuntime:
 
     def images(self) -> Sequence[ImageInfo]:
         return list(self.machine.images.values())
+
+    def handlers(self) -> Sequence[RuntimeHandler]:
+        return self.machine.handlers
 
     def limitations(self) -> Sequence[str]:
         return ("the fake runtime runs nothing at all",)

@@ -129,6 +129,8 @@ class PodSandbox:
     """Of the pod's own network."""
     memory_volumes: tuple[tuple[Path, int], ...] = ()
     """Directories that should lie in memory, with the largest size (0: any), where the agent could not mount them."""
+    handler: str = "runp"
+    """What runs the pod's containers; one of the runtime's `handlers()`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,18 @@ class ImageInfo:
     """rootfs or host."""
 
 
+@dataclass(frozen=True, slots=True)
+class RuntimeHandler:
+    """A way to run containers, by the name that a RuntimeClass gives as its handler."""
+
+    name: str
+    """runp, bubblewrap, runc, crun, gvisor, kata."""
+    available: bool
+    why: str = ""
+    """Why it is not available on this machine and what to do about it: one sentence."""
+    version: str = ""
+
+
 class ExecSession(Protocol):
     """A running exec, or an attachment to a container. Streams end with b""."""
 
@@ -303,6 +317,9 @@ class PodRuntime(Protocol):
         """The address at which the pod's ports are reached; empty before it was assigned."""
 
     def images(self) -> Sequence[ImageInfo]: ...
+
+    def handlers(self) -> Sequence[RuntimeHandler]:
+        """The handlers this runtime knows, also those that this machine lacks; complete after `open()`."""
 
     def limitations(self) -> Sequence[str]:
         """What this runtime cannot isolate or limit on this machine, one sentence each; logged once and shown."""

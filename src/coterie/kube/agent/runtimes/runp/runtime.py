@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie import __version__
 from coterie.base.log import logger
 from coterie.kube.agent.images.flatten import flatten
 from coterie.kube.agent.images.model import HOST, ImageError, StoredImage
@@ -31,6 +32,7 @@ from coterie.kube.agent.runtimes.protocol import (
     PodState,
     RemotePod,
     RuntimeFailure,
+    RuntimeHandler,
 )
 from coterie.kube.agent.runtimes.runp import cgroups, pod_networks
 from coterie.kube.agent.runtimes.runp.client import (
@@ -72,6 +74,7 @@ class RunpRuntime:
         self._client = SupervisorClient(settings.directory, self._group, settings.without, self._on_event, self._lost)
         self._powers: dict[str, Any] = {}
         self._addresses = PodAddresses(settings.network.cidr) if settings.network is not None else None
+        self._handlers: tuple[RuntimeHandler, ...] = (RuntimeHandler(self.name, True, version=__version__),)
         self._groups: cgroups.Cgroups | None = None
         self._sandboxes: dict[str, PodSandbox] = {}
         self._runs: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
@@ -567,6 +570,9 @@ class RunpRuntime:
     def images(self) -> Sequence[ImageInfo]:
         return [ImageInfo(image.name, image.id, image.size, image.kind) for image in self.store.images()]
 
+    def handlers(self) -> Sequence[RuntimeHandler]:
+        return self._handlers
+
     def limitations(self) -> Sequence[str]:
         return tuple(self._powers.get("limitations", ()))
 
@@ -622,6 +628,7 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
         "kind": str(sandbox.kind),
         "group": sandbox.group,
         "sysctls": dict(sandbox.sysctls),
+        "handler": sandbox.handler,
         "memory_volumes": [[str(path), size] for path, size in sandbox.memory_volumes],
         "limits": {
             "cpu": sandbox.limits.cpu_milli,
@@ -644,6 +651,7 @@ def _sandbox(about: dict[str, Any]) -> PodSandbox:
         directory=Path(about["directory"]),
         limits=ContainerLimits(limits["cpu"], limits["memory"], limits["pids"], limits["shares"]),
         sysctls=about.get("sysctls") or {},
+        handler=about.get("handler") or "runp",
         memory_volumes=tuple((Path(path), size) for path, size in about.get("memory_volumes") or ()),
         **fields,
     )
