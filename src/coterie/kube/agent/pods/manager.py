@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
-from coterie.kube.agent.images.puller import ImagePuller
+from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.decide import EVICTED
@@ -57,7 +57,7 @@ class PodManager:
         plugins: tuple[AgentPlugin, ...],
         local_volumes: LocalVolumes,
         allocatable: Callable[[], Mapping[str, str]] = dict,
-        images: ImagePuller | None = None,
+        images: NodeImages | None = None,
     ) -> None:
         self.ready = asyncio.Event()
         self.pressures: frozenset[str] = frozenset()

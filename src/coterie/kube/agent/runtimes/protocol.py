@@ -166,6 +166,8 @@ class ContainerSpec:
     """Paths of the host that the process may write besides its mounts (for runtimes that share the host's files)."""
     target: str = ""
     """A container of the pod whose processes this one sees and may signal; empty: it sees its own only."""
+    image_id: str = ""
+    """The id that the agent verified. A runtime starts no other image; empty: whichever has the name."""
     devices: tuple[str, ...] = ()
     """Devices of the host that the container was given, such as /dev/nvidia0; it sees no other but the harmless ones."""
 

@@ -11,13 +11,14 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from coterie import __version__
 from coterie.base.log import logger
 from coterie.kube.agent.images.flatten import flatten
-from coterie.kube.agent.images.model import HOST, ImageError, StoredImage
+from coterie.kube.agent.images.model import HOST, ID_MISMATCH, ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.runtimes.protocol import (
     ContainerLimits,
@@ -250,7 +251,7 @@ class RunpRuntime:
         known = self._runs.get(pod_uid, {}).get((spec.name, spec.attempt))
         if known is not None:
             return _state(known)
-        image = self._image(spec.image)
+        image = pinned_image(self.store, spec, self._settings.node)
         request = start_request(self._settings, self.store, image, pod, spec, self._powers)
         try:
             await self._make_files(pod, spec, image, request)
@@ -264,19 +265,6 @@ class RunpRuntime:
         else:
             newest.setdefault((spec.name, spec.attempt), run)
         return _state(newest[(spec.name, spec.attempt)])
-
-    def _image(self, name: str) -> StoredImage:
-        try:
-            image = self.store.find(name)
-        except ImageError as problem:
-            raise RuntimeFailure("InvalidImageName", str(problem)) from problem
-        if image is None:
-            raise RuntimeFailure(
-                "ErrImageNeverPull",
-                f'image "{name}" is not on node "{self._settings.node}"; '
-                "bring it with `coterie image load` or `coterie image add` on that machine",
-            )
-        return image
 
     async def _make_files(
         self, pod: PodSandbox, spec: ContainerSpec, image: StoredImage, request: dict[str, Any]
@@ -575,6 +563,25 @@ class RunpRuntime:
 
     def limitations(self) -> Sequence[str]:
         return tuple(self._powers.get("limitations", ()))
+
+
+def pinned_image(store: ImageStore, spec: ContainerSpec, node: str) -> StoredImage:
+    """The image of a container; the one that the agent verified, if it did. Raises RuntimeFailure."""
+    try:
+        image = store.find(spec.image)
+    except ImageError as problem:
+        raise RuntimeFailure("InvalidImageName", str(problem)) from problem
+    if image is None:
+        raise RuntimeFailure(
+            "ErrImageNeverPull",
+            f'image "{spec.image}" is not on node "{node}"; '
+            "bring it with `coterie image load` or `coterie image add` on that machine",
+        )
+    if spec.image_id and image.kind == HOST:
+        return replace(image, id=spec.image_id)  # of the code as the agent saw it
+    if spec.image_id and image.id != spec.image_id:
+        raise RuntimeFailure(ID_MISMATCH, f'image "{spec.image}" was replaced while its container was being started')
+    return image
 
 
 class _Events:
