@@ -298,6 +298,18 @@ class RunpRuntime:
     async def signal_container(self, pod_uid: str, name: str, number: int) -> None:
         await self._ask("signal", uid=pod_uid, name=name, signal=int(number))
 
+    def resize_problem(self, pod_uid: str) -> str:
+        return "" if self._groups is not None else "this node has no control groups, so limits cannot be changed"
+
+    async def resize_pod(
+        self, pod_uid: str, limits: ContainerLimits, containers: Mapping[str, ContainerLimits], *, final: bool
+    ) -> None:
+        wanted = {name: _resized(each) for name, each in containers.items()}
+        await self._ask("resize", uid=pod_uid, limits=_resized(limits), containers=wanted, final=final)
+        sandbox = self._sandboxes.get(pod_uid)
+        if final and sandbox is not None:
+            self._sandboxes[pod_uid] = replace(sandbox, limits=replace(limits, pids=sandbox.limits.pids))
+
     async def stop_pod(self, pod_uid: str, grace: float) -> None:
         names = {name for name, _ in self._runs.get(pod_uid, {})}
         await asyncio.gather(*(self.stop_container(pod_uid, name, grace) for name in names))
@@ -644,6 +656,10 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
             "pids": sandbox.limits.pids,
         },
     }
+
+
+def _resized(limits: ContainerLimits) -> dict[str, int]:
+    return {"cpu": limits.cpu_milli, "shares": limits.cpu_shares_milli, "memory": limits.memory_bytes}
 
 
 _SANDBOX_TEXTS = (
