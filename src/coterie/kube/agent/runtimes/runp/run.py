@@ -59,6 +59,8 @@ class ContainerRun:
         self._launched = False
         self._ended: int | None = None
         self._exceeded_memory = False
+        self._killed = False
+        """By an order, which is why it ended, even if one of its processes ran out of memory before."""
         self._deadline = 0.0
         self._waiters: list[Callable[[], None]] = []
         self._own_pids = bool(home.powers["namespaces"]) and not spec.get("target_pid")
@@ -378,7 +380,9 @@ class ContainerRun:
         self._note_refused_forks()
         if not reason:
             reason = "Completed" if code == 0 else "Error"
-            if code and (self._exceeded_memory or (groups is not None and groups.out_of_memory(self.group))):
+            killed = self._killed and number == signal.SIGKILL
+            out_of_memory = groups is not None and not killed and bool(groups.out_of_memory(self.group))
+            if code and (self._exceeded_memory or out_of_memory):
                 reason, message = "OOMKilled", self._memory_message()
             elif code and self.record.get("warnings"):
                 message = self.record["warnings"][0][1]
@@ -438,6 +442,7 @@ class ContainerRun:
         if self.finished or not self.pid:
             return
         if number == signal.SIGKILL:
+            self._killed = True
             self._kill_all()
         else:
             processes.send(self.program or self.pid, number)
@@ -464,6 +469,7 @@ class ContainerRun:
         if self.finished:
             return
         if time.monotonic() >= self._deadline:
+            self._killed = True
             self._kill_all()
         wait = min(wait * 2, 0.1, max(0.005, self._deadline - time.monotonic()))
         self._home.loop.call_later(wait, lambda: self._check_stopped(wait))
