@@ -48,8 +48,9 @@ def start_request(
     pod: PodSandbox,
     spec: ContainerSpec,
     powers: dict[str, Any],
+    tool: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Raises RuntimeProblem for what cannot be started here at all."""
+    """Raises RuntimeProblem for what cannot be started here at all. `tool`: the OCI runtime that is to run it."""
     words = argv(image, spec.command, spec.args)
     if not words:
         raise RuntimeFailure(
@@ -112,6 +113,7 @@ def start_request(
         "capabilities": _capabilities(spec, powers),
         "seccomp": not spec.security.seccomp_unconfined,
         "target": spec.target,
+        "tool": tool,
         "stdin": spec.stdin,
         "stdin_once": spec.stdin_once,
         "tty": spec.tty,
