@@ -267,8 +267,7 @@ def put_volumes(sources: Sources) -> list[str]:
     placed = []
     for target, source in sorted(sources.volumes, key=lambda pair: pair[0].rstrip("/").count("/")):
         if source is not None:
-            _put(source, target)
-            placed.append(target)
+            placed.append(_put(source, target))
         elif os.path.isdir(target):
             linux.mount("none", target, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID, "mode=000,size=4k")
     return placed
@@ -398,13 +397,16 @@ def _dev(devices: list[tuple[str, int, bool]], memory: int) -> None:
     os.symlink("pts/ptmx", "/dev/ptmx")
 
 
-def _put(source: tuple[int, bool], target: str) -> None:
+def _put(source: tuple[int, bool], target: str) -> str:
+    """Answers where it is, with all links followed: what is mounted at a link itself is not seen."""
     handle, directory = source
     try:
         _make_way(target, directory)
-        linux.attach(handle, target)
+        place = os.path.realpath(target)
+        linux.attach(handle, place)
     except OSError as problem:
         raise SetupError(f"cannot mount a volume at {target}: {problem.strerror}") from problem
+    return place
 
 
 def mount_point(path: str, directory: bool) -> None:
