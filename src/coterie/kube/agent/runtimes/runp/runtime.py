@@ -19,6 +19,7 @@ from coterie.base.log import logger
 from coterie.kube.agent.images.flatten import flatten
 from coterie.kube.agent.images.model import HOST, ID_MISMATCH, ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
+from coterie.kube.agent.runtimes.oci import tools
 from coterie.kube.agent.runtimes.protocol import (
     ContainerLimits,
     ContainerSpec,
@@ -76,6 +77,7 @@ class RunpRuntime:
         self._addresses = PodAddresses(settings.network.cidr) if settings.network is not None else None
         self._handlers: tuple[RuntimeHandler, ...] = (handlers.RUNP,)
         self._bwrap = ""
+        self._tools: list[tools.OciTool] = []
         self._groups: cgroups.Cgroups | None = None
         self._sandboxes: dict[str, PodSandbox] = {}
         self._runs: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
@@ -97,7 +99,7 @@ class RunpRuntime:
     async def open(self) -> None:
         self._closed = False
         self._settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        await self._connect()
+        self._tools, _ = await asyncio.gather(tools.find(), self._connect())
         await self._find_handlers()
         for sentence in self.limitations():
             _log.warning("Containers are isolated less than they could be", why=sentence)
@@ -260,7 +262,9 @@ class RunpRuntime:
         if known is not None:
             return _state(known)
         image = pinned_image(self.store, spec, self._settings.node)
-        request = start_request(self._settings, self.store, image, pod, spec, self._powers, self._bwrap)
+        request = start_request(
+            self._settings, self.store, image, pod, spec, self._powers, self._bwrap, self._tool(pod, spec)
+        )
         try:
             await self._make_files(pod, spec, image, request)
         except OSError as problem:
@@ -273,6 +277,19 @@ class RunpRuntime:
         else:
             newest.setdefault((spec.name, spec.attempt), run)
         return _state(newest[(spec.name, spec.attempt)])
+
+    def _tool(self, pod: PodSandbox, spec: ContainerSpec) -> dict[str, Any] | None:
+        """The OCI runtime that the pod's handler asks for."""
+        tool = next((tool for tool in self._tools if tool.handler == pod.handler), None)
+        if tool is None:
+            return None
+        handler = tools.handler_of(tool, self._powers)
+        if not handler.available:
+            raise RuntimeFailure("CreateContainerError", f'the handler "{pod.handler}" is not available: {handler.why}')
+        problem = tools.refused(pod.handler, spec)
+        if problem is not None:
+            raise problem
+        return tool.request()
 
     async def _make_files(
         self, pod: PodSandbox, spec: ContainerSpec, image: StoredImage, request: dict[str, Any]
@@ -579,7 +596,7 @@ class RunpRuntime:
         return [ImageInfo(image.name, image.id, image.size, image.kind) for image in self.store.images()]
 
     def handlers(self) -> Sequence[RuntimeHandler]:
-        return self._handlers
+        return (*self._handlers, *tools.handlers(self._tools, self._powers))
 
     def limitations(self) -> Sequence[str]:
         return tuple(self._powers.get("limitations", ()))
