@@ -130,6 +130,7 @@ async def _prepare(tools: WorkerContext, pod: Object, network: PodNetworkClass, 
         sysctls=security_context.sysctls_of(pod),
         memory_volumes=_memory_volumes(tools, pod),
         handler=security_context.handler_of(pod, tools.settings.default_handler),
+        privileged=security_context.any_privileged(pod),
     )
     try:
         await tools.runtime.prepare_pod(sandbox)
