@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie import __version__
 from coterie.base.log import logger
 from coterie.kube.agent.images.flatten import flatten
 from coterie.kube.agent.images.model import HOST, ID_MISMATCH, ImageError, StoredImage
@@ -36,7 +35,7 @@ from coterie.kube.agent.runtimes.protocol import (
     RuntimeFailure,
     RuntimeHandler,
 )
-from coterie.kube.agent.runtimes.runp import cgroups, pod_networks
+from coterie.kube.agent.runtimes.runp import cgroups, handlers, pod_networks
 from coterie.kube.agent.runtimes.runp.client import (
     ConnectionLost,
     SupervisorClient,
@@ -76,7 +75,8 @@ class RunpRuntime:
         self._client = SupervisorClient(settings.directory, self._group, settings.without, self._on_event, self._lost)
         self._powers: dict[str, Any] = {}
         self._addresses = PodAddresses(settings.network.cidr) if settings.network is not None else None
-        self._handlers: tuple[RuntimeHandler, ...] = (RuntimeHandler(self.name, True, version=__version__),)
+        self._handlers: tuple[RuntimeHandler, ...] = (handlers.RUNP,)
+        self._bwrap = ""
         self._groups: cgroups.Cgroups | None = None
         self._sandboxes: dict[str, PodSandbox] = {}
         self._runs: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
@@ -101,11 +101,19 @@ class RunpRuntime:
         self._closed = False
         self._settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         await self._connect()
+        await self._find_handlers()
         for sentence in self.limitations():
             _log.warning("Containers are isolated less than they could be", why=sentence)
         if self._settings.network is not None:
             self._holder.start()
         self._end_when_idle(_IDLE_AT_START)
+
+    async def _find_handlers(self) -> None:
+        async def attempt(path: str) -> str:
+            return str((await self._ask("try-bubblewrap", program=path)).result)
+
+        bubblewrap, self._bwrap = await handlers.bubblewrap(self._powers, attempt)
+        self._handlers = (handlers.RUNP, bubblewrap)
 
     async def close(self) -> None:
         self._closed = True
@@ -259,7 +267,7 @@ class RunpRuntime:
         if known is not None:
             return _state(known)
         image = pinned_image(self.store, spec, self._settings.node)
-        request = start_request(self._settings, self.store, image, pod, spec, self._powers)
+        request = start_request(self._settings, self.store, image, pod, spec, self._powers, self._bwrap)
         try:
             await self._make_files(pod, spec, image, request)
         except OSError as problem:

@@ -52,6 +52,8 @@ KEPT_RUNS = 5
 _OWN_SHARES = 4000
 """The supervisor's part of the CPU in thousandths of a core, before that of pods that request less."""
 _FORK_CHECK_SECONDS = 2.0
+_PROGRAM_SECONDS = 0.005
+"""After which an exec looks again for a program that bubblewrap has not started yet."""
 _LONGEST_LOG = 1 << 20
 _TRIAL = "trial"
 """Stands for the uid of a pod that is none."""
@@ -75,6 +77,7 @@ class SupervisedPod:
 
 class PodSupervisor:
     def __init__(self, directory: str, group: str, without: list[str]) -> None:
+        self._directory = directory
         self._networks = _networks(directory, without)
         self.loop = Loop()
         self._group = group
@@ -455,6 +458,12 @@ class PodSupervisor:
         self._connected.forget(request["uid"])
         connection.answer(request, True)
 
+    def _do_try_bubblewrap(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        trial = f"{self._directory}/trial"
+        connection.answer(
+            request, probe.try_bubblewrap(self._powers, trial, request["program"], self._home.filter_program)
+        )
+
     def _do_trial(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         """Two sockets of a pod that exists for their sake alone, to see what a pod could reach."""
         if self._networks is None:
@@ -496,6 +505,11 @@ class PodSupervisor:
         run = self._run(request)
         if run is None or run.finished or not run.pid:
             connection.refuse(request, "ContainerNotRunning", f"container {request['name']} is not running")
+            return
+        if run.spec.get("bwrap") and not run.program:
+            # It is about to be started: its namespaces are not there yet.
+            if connection in self._connections:
+                self.loop.call_later(_PROGRAM_SECONDS, lambda: self._request(connection, request))
             return
         number = request["id"]
 
