@@ -34,7 +34,7 @@ _log = logger("agent.cri")
 RUNC, KATA = "runc", "kata"
 SNAPSHOTTER = "overlayfs"
 PAUSE_IMAGE = "coterie.invalid/pause:1"
-_PLACES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/kata/bin")
+PROGRAM_PLACES = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/kata/bin")
 _READY_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.02
@@ -56,7 +56,7 @@ class ContainerPrograms:
 
 
 def find_programs() -> ContainerPrograms:
-    path = ":".join(dict.fromkeys((*os.environ.get("PATH", os.defpath).split(":"), *_PLACES)))
+    path = ":".join(dict.fromkeys((*os.environ.get("PATH", os.defpath).split(":"), *PROGRAM_PLACES)))
 
     def which(name: str) -> str:
         return shutil.which(name, path=path) or ""
@@ -307,5 +307,5 @@ def _lives(pid: int) -> bool:
 
 def _environment(programs: ContainerPrograms) -> dict[str, str]:
     found = (programs.containerd, programs.runc, programs.shim, programs.kata)
-    places = dict.fromkeys((*(os.path.dirname(each) for each in found if each), *_PLACES))
+    places = dict.fromkeys((*(os.path.dirname(each) for each in found if each), *PROGRAM_PLACES))
     return {"PYTHONPATH": str(Path(coterie.__file__).parents[1]), "PATH": ":".join(places), "LANG": "C.UTF-8"}

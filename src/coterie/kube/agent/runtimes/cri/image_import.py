@@ -138,7 +138,7 @@ class ImageImport:
                 # A directory of the user's own may be changed in place, which a link would follow.
                 write = partial(copy_layer, source, link=not image.directory)
                 chain = await self._snapshot(digest, chain, write, lease)
-            config = {
+            config: dict[str, object] = {
                 "Entrypoint": list(image.entrypoint),
                 "Cmd": list(image.cmd),
                 "Env": [f"{key}={value}" for key, value in image.env],

@@ -203,5 +203,5 @@ def _packed(value: int | memoryview) -> Iterable[int]:
 def _pair(value: int | memoryview) -> tuple[str, str]:
     if isinstance(value, int):
         raise wire.ProtobufError("a number where a pair belongs")
-    parts = {number: bytes(part).decode("utf-8", "replace") for number, _, part in wire.fields(value)}  # type: ignore[arg-type]
+    parts = {number: bytes(part).decode("utf-8", "replace") for number, _, part in wire.fields(value)}
     return parts.get(1, ""), parts.get(2, "")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -229,12 +229,12 @@ def state_of(status: Mapping[str, Any], pid: int) -> ContainerState:
 
 
 def is_tty(status: Mapping[str, Any]) -> bool:
-    return status.get("annotations", {}).get(_TTY) == "true"
+    return bool(status.get("annotations", {}).get(_TTY) == "true")
 
 
 def closes_stdin(status: Mapping[str, Any]) -> bool:
     """Whether the container's input ends with that of the first who attaches."""
-    return status.get("annotations", {}).get(_STDIN_ONCE) == "true"
+    return bool(status.get("annotations", {}).get(_STDIN_ONCE) == "true")
 
 
 # Records.
@@ -258,9 +258,11 @@ def record_of(sandbox: PodSandbox) -> dict[str, Any]:
         "handler": sandbox.handler,
         "privileged": sandbox.privileged,
         "sysctls": dict(sandbox.sysctls),
+        "limits": asdict(sandbox.limits),
     }
 
 
 def sandbox_of(record: Mapping[str, Any]) -> PodSandbox:
-    """Limits are not in a record: they are those of the pod's control group."""
-    return PodSandbox(**{**record, "directory": Path(record["directory"])})
+    """Raises KeyError and TypeError for what is no record."""
+    limits = ContainerLimits(**record["limits"])
+    return PodSandbox(**{**record, "directory": Path(record["directory"]), "limits": limits})

@@ -15,13 +15,12 @@ import contextlib
 import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from coterie.base.files import private_directory, write_atomic
 from coterie.base.log import logger
-from coterie.kube.agent.images.model import ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.runtimes.cri import container_init, daemon, messages, pod_config
 from coterie.kube.agent.runtimes.cri.connection import ContainerdCallFailed, ContainerdConnection
@@ -32,6 +31,7 @@ from coterie.kube.agent.runtimes.cri.sessions import Attachment, NotExecuted, Ta
 from coterie.kube.agent.runtimes.cri.settings import CriSettings
 from coterie.kube.agent.runtimes.pod_events import PodEvents
 from coterie.kube.agent.runtimes.protocol import (
+    ContainerLimits,
     ContainerSpec,
     ContainerState,
     ContainerUsage,
@@ -43,7 +43,8 @@ from coterie.kube.agent.runtimes.protocol import (
     RuntimeFailure,
     RuntimeHandler,
 )
-from coterie.kube.agent.runtimes.runp import cgroups, pause
+from coterie.kube.agent.runtimes.runp import cgroups, pause, resize
+from coterie.kube.agent.runtimes.runp.runtime import pinned_image
 from coterie.kube.agent.runtimes.runp.session import FailedSession
 from coterie.kube.agent.runtimes.runp.usage import deleted_bytes
 
@@ -56,7 +57,7 @@ _LATE_SYNC_SECONDS = 1.0
 _LOG_CHECK_SECONDS = 10.0
 _EXITS = 'topic=="/tasks/exit"'
 _SIGTERM = 15
-_GROUP_TRIES = 50
+_GROUP_TRIES, _LISTENING_TRIES = 50, 50
 
 
 class ConnectedNetwork(Protocol):
@@ -103,9 +104,9 @@ class CriRuntime:
         self._settings = settings
         self._network = network
         self.store = ImageStore(settings.images)
-        programs = programs if programs is not None else daemon.find_programs()
-        self._handlers = daemon.handlers(programs)
-        self._daemon = daemon.ContainerdDaemon(settings, programs, network.network_directory)
+        self._programs = programs
+        self._handlers: tuple[RuntimeHandler, ...] = ()
+        self._daemon = daemon.ContainerdDaemon(settings, programs or daemon.ContainerPrograms(), None)
         self._connection: ContainerdConnection | None = None
         self._images: ImageImport | None = None
         self._connecting = asyncio.Lock()
@@ -130,6 +131,11 @@ class CriRuntime:
 
     async def open(self) -> None:
         self._closed = False
+        programs = self._programs
+        if programs is None:
+            programs = await asyncio.to_thread(daemon.find_programs)
+        self._handlers = daemon.handlers(programs)
+        self._daemon = daemon.ContainerdDaemon(self._settings, programs, self._network.network_directory)
         if not any(handler.available for handler in self._handlers):
             return
         self._groups = cgroups.detect(self._settings.group)
@@ -402,11 +408,14 @@ class CriRuntime:
             (files / name).write_text(text)
         private_directory(self._settings.records)
         await self._connected()
-        write_atomic(self._record(sandbox.uid), json.dumps(pod_config.record_of(sandbox)), durable=False)
-        self._sandboxes[sandbox.uid] = sandbox
+        self._remember(sandbox)
         self._runs.setdefault(sandbox.uid, {})
         if sandbox.uid not in self._ready:
             await self._run_sandbox(sandbox)
+
+    def _remember(self, sandbox: PodSandbox) -> None:
+        write_atomic(self._record(sandbox.uid), json.dumps(pod_config.record_of(sandbox)), durable=False)
+        self._sandboxes[sandbox.uid] = sandbox
 
     def _record(self, uid: str) -> Path:
         return self._settings.records / f"{uid}.json"
@@ -450,7 +459,7 @@ class CriRuntime:
         known = self._runs.get(pod_uid, {}).get((spec.name, spec.attempt))
         if known is not None:
             return known.state
-        image = self._image(spec.image)
+        image = pinned_image(self.store, spec, self._settings.node)
         assert self._images is not None
         reference = await self._images.ensure(image)
         if pod_uid not in self._ready:
@@ -497,19 +506,6 @@ class CriRuntime:
             raise RuntimeFailure("CreateContainerError", "containerd lost the container")
         return run
 
-    def _image(self, name: str) -> StoredImage:
-        try:
-            image = self.store.find(name)
-        except ImageError as problem:
-            raise RuntimeFailure("InvalidImageName", str(problem)) from problem
-        if image is None:
-            raise RuntimeFailure(
-                "ErrImageNeverPull",
-                f'image "{name}" is not on node "{self._settings.node}"; '
-                "bring it with `coterie image load` or `coterie image add` on that machine",
-            )
-        return image
-
     def _init_program(self) -> Path | None:
         content = container_init.program()
         if not content:
@@ -543,6 +539,7 @@ class CriRuntime:
         if run is None or not run.state.running:
             return
         if grace > 0:
+            await self._until_listening(run)
             with contextlib.suppress(ContainerdCallFailed):  # it may be gone
                 await self._call("tasks.v1.Tasks/Kill", {"container_id": run.id, "signal": _SIGTERM})
             with contextlib.suppress(TimeoutError):
@@ -557,11 +554,45 @@ class CriRuntime:
             if run.state.running:
                 raise RuntimeFailure("RuntimeNotReady", f"containerd does not stop container {name}")
 
+    async def _until_listening(self, run: CriRun) -> None:
+        """A signal that comes before process 1 expects it would be lost: the program was started just now."""
+        for _ in range(_LISTENING_TRIES):
+            if container_init.is_listening(run.state.pid) or not run.state.running:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
     async def signal_container(self, pod_uid: str, name: str, number: int) -> None:
         run = self._newest(pod_uid, name)
         if run is not None and run.state.running:
+            await self._until_listening(run)
             with contextlib.suppress(ContainerdCallFailed):
                 await self._call("tasks.v1.Tasks/Kill", {"container_id": run.id, "signal": int(number)})
+
+    def resize_problem(self, pod_uid: str) -> str:
+        return "" if self._groups is not None else "this node has no control groups, so limits cannot be changed"
+
+    async def resize_pod(
+        self, pod_uid: str, limits: ContainerLimits, containers: Mapping[str, ContainerLimits], *, final: bool
+    ) -> None:
+        sandbox, groups = self._sandboxes.get(pod_uid), self._groups
+        if sandbox is None or groups is None:
+            raise RuntimeFailure("ResizeError", "there is no such pod" if groups else "there are no control groups")
+        wanted = [
+            (f"{pod_uid}/{run.id}", f"Container {name}", containers[name])
+            for name, run in self._running(pod_uid).items()
+            if name in containers
+        ]
+        loose = _looser(sandbox.limits, limits)
+        _set_limits(groups, pod_uid, loose)
+        self._remember(replace(sandbox, limits=loose))
+        for group, what, each in wanted:
+            _refuse_small_memory(groups, group, what, each)
+        for group, _, each in wanted:
+            _set_limits(groups, group, each)
+        if final:
+            _refuse_small_memory(groups, pod_uid, "The pod", limits)
+            _set_limits(groups, pod_uid, limits)
+            self._remember(replace(sandbox, limits=replace(limits, pids=sandbox.limits.pids)))
 
     async def stop_pod(self, pod_uid: str, grace: float) -> None:
         names = {name for name, _ in self._runs.get(pod_uid, {})}
@@ -730,6 +761,27 @@ class CriRuntime:
             "with few capabilities and a filter for system calls.",
             "Limits of open files and of the size of files are not set for containers on containerd.",
         )
+
+
+def _looser(one: ContainerLimits, other: ContainerLimits) -> ContainerLimits:
+    """What satisfies both."""
+    had, wanted = (
+        {"cpu": each.cpu_milli, "shares": each.cpu_shares_milli, "memory": each.memory_bytes} for each in (one, other)
+    )
+    found = resize.looser(had, wanted)
+    return ContainerLimits(found["cpu"], found["memory"], one.pids, found["shares"])
+
+
+def _set_limits(groups: cgroups.Cgroups, group: str, limits: ContainerLimits) -> None:
+    try:
+        groups.update(group, limits.cpu_milli, limits.cpu_shares_milli, limits.memory_bytes)
+    except OSError as problem:
+        raise RuntimeFailure("ResizeError", f"the control group: {problem}") from problem
+
+
+def _refuse_small_memory(groups: cgroups.Cgroups, group: str, what: str, limits: ContainerLimits) -> None:
+    if problem := resize.memory_problem(groups, group, what, limits.memory_bytes):
+        raise RuntimeFailure("ResizeError", problem)
 
 
 def _pause_program() -> bytes:

@@ -43,6 +43,12 @@ class CriSettings:
     idle_seconds: float = 300.0
     """containerd ends when there was no pod for this long, and starts again with the next; 0: it stays."""
 
+    @classmethod
+    def below(cls, run: Path, node: str, group: str) -> CriSettings:
+        """Of a node whose sockets are in `run`."""
+        var = run.parent
+        return cls(run / "cri", var / "containerd", var / "images", node, group, var / "logs/containerd.log")
+
     @property
     def socket(self) -> Path:
         near = self.directory / "containerd.sock"
