@@ -42,7 +42,7 @@ USED = (
     "controllers.autoscalerSeconds",
     "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
-    "agent.podCIDR", "agent.allowHostNetwork", "agent.linkRoutes",
+    "agent.podCIDR", "agent.allowHostNetwork", "agent.linkRoutes", "agent.containerRuntime",
     "agent.eviction.memoryAvailable", "agent.eviction.diskAvailable", "agent.eviction.inodesFree",
     "agent.eviction.pidsAvailable", "agent.eviction.softMemoryAvailable", "agent.eviction.softDiskAvailable",
     "agent.eviction.softGraceSeconds", "agent.eviction.transitionSeconds",
@@ -59,7 +59,7 @@ USED = (
 )  # fmt: skip
 
 _LEAVE = "leave it out; "
-_NOT_RUNK = _LEAVE + "pods run as processes here (runtime: runp)"
+_NOT_RUNK = _LEAVE + "pods run on this machine (runtime: runp or runc)"
 _FIXED = _LEAVE + "calls that it makes itself have fixed time limits"
 
 WITHOUT_EFFECT = {

@@ -88,6 +88,10 @@ class AgentConfig:
     """Whether pods may ask for the machine's network (`hostNetwork: true`)."""
     link_routes: bool = True
     """`linkRoutes`: whether nodes on the same link are reached without VXLAN where the link lets such frames pass."""
+    runtime: str = "runp"
+    """`runtime`: what runs pods that name no RuntimeClass; runp or runc."""
+    container_runtime: str = "auto"
+    """`containerRuntime`: what runs containers of the handler runc; auto, containerd, runc or crun."""
     lease_seconds: int = 40
     """How long a sign of life is good for; a new one is given four times in this time."""
     defaults: PodDefaults = field(default_factory=PodDefaults)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import cache
 
 from coterie.base.clock import Clock
@@ -11,6 +12,7 @@ from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.network_check import NetworkCheck
 from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.plugin import AgentPlugin
+from coterie.kube.agent.runtimes.by_handler import RuntimesByHandler
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.client.client import Client
@@ -27,6 +29,7 @@ from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
 from coterie.node.join_bundle import Bundle
+from coterie.node.parts import container_runtime
 from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
@@ -51,12 +54,13 @@ def build(node: NodeContext) -> list[list[Runnable]]:
 def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]:
     """The node agent with its endpoint. The endpoint's port is known before the Node object names it."""
     settings, client, informers, clock = node.settings, node.client, node.informers, node.clock
-    runtime, tls = node.get("runtime", RunpRuntime), node.get("agent_tls", AgentTls)
+    network, runtime = node.get("runtime", RunpRuntime), node.get("pod_runtime", RuntimesByHandler)
+    tls = node.get("agent_tls", AgentTls)
     part = node.get("pod_network", PodNetworkPart)
     bundle = node.find("join_bundle", Bundle)
     callers = node.find("pod_callers", PodCallers)
     rotation = settings.logrotate
-    check = _network_check(settings, runtime, part, clock)
+    check = _network_check(settings, network, runtime, part, clock)
     port = AgentPort(runtime, chosen, tls, clock)
     engines = _engine_plugin(node, chosen, callers, part, bundle)
     agent = agents.make(
@@ -86,10 +90,13 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
                 defaults=chosen.defaults,
             ),
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
+            default_handler=container_runtime.default_handler(
+                chosen, container_runtime.installed, root=os.getuid() == 0
+            ),
         ),
         clock,
         plugins=[engines, *_network_plugins(node)],
-        images=NodeImages(runtime.store, settings.images, clock),
+        images=NodeImages(network.store, settings.images, clock),
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
@@ -102,7 +109,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             RemoteGroups(
                 informers,
                 engines.pod_network,
-                runtime.set_remote_pods,
+                network.set_remote_pods,
                 clock,
                 domain=settings.domain,
                 node=chosen.node_name,
@@ -119,7 +126,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
 
 
 def _network_check(
-    settings: NodeSettings, runtime: RunpRuntime, part: PodNetworkPart, clock: Clock
+    settings: NodeSettings, network: RunpRuntime, runtime: RuntimesByHandler, part: PodNetworkPart, clock: Clock
 ) -> NetworkCheck | None:
     pods = settings.gateway.pods
     if pods is None:
@@ -129,7 +136,7 @@ def _network_check(
     reachable = settings.join is None or (bool(settings.remote_gateway) and not part.relayed)
     port = pods.gateway.port if settings.gateway.enabled and reachable else 0
     return NetworkCheck(
-        runtime,
+        network,
         settings.dns.address,
         name,
         port,

@@ -11,7 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coterie.kube.agent.images.model import ANY_IMAGE, ID_MISMATCH, ImageError, ImageRefused, RequiredImage
+from coterie.kube.agent.images.model import (
+    ANY_IMAGE,
+    HOST,
+    ID_MISMATCH,
+    ImageError,
+    ImageRefused,
+    RequiredImage,
+    normalise,
+)
 from coterie.kube.agent.images.sources import secret_credentials
 from coterie.kube.agent.plugin import AgentPlugin, PluginProblem
 from coterie.kube.agent.pods import pod_model, security_context
@@ -42,6 +50,7 @@ from coterie.kube.client.transport import TransportError
 START_ERRORS = frozenset(("StartError", "ContainerCannotRun", "RunContainerError"))
 """Reasons of a runtime that mean: the container was made and could not be run. That counts as a run that failed."""
 _NOT_PLAIN = frozenset(("ErrImageNeverPull", "InvalidImageName"))
+_RUNP = "runp"
 BACK_OFF = {"ErrImagePull": "ImagePullBackOff"}
 """What a reason is called from the second failure on."""
 
@@ -57,7 +66,7 @@ class OperationFailed(Exception):
 
 async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None:
     uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
-    refused = security_context.refused_pod(pod, tools.runtime.handlers(), tools.settings.default_handler)
+    refused = security_context.refused_pod(pod, tools.runtime.handlers(), _default_handler(tools, pod))
     if refused is not None:
         raise OperationFailed(*refused, final=True)
     try:
@@ -85,6 +94,19 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
     finally:
         announcing.cancel()
         await asyncio.gather(announcing, return_exceptions=True)
+
+
+def _default_handler(tools: WorkerContext, pod: Object) -> str:
+    """Of a pod without a RuntimeClass: the node's, but host environments are programs of this machine, which only RunP runs."""
+    configured = tools.settings.default_handler
+    if configured == _RUNP:
+        return configured
+    host = {image.name for image in tools.runtime.images() if image.kind == HOST}
+    try:
+        images = {normalise(container.get("image") or "") for container in pod_model.all_containers(pod)}
+    except ImageError:
+        return configured
+    return _RUNP if images and images <= host else configured
 
 
 async def _announce(tools: WorkerContext, pod: Object, address: str) -> None:
@@ -130,7 +152,8 @@ async def _prepare(tools: WorkerContext, pod: Object, network: PodNetworkClass, 
         limits=pod_limits(pod, tools.default_limits()),
         sysctls=security_context.sysctls_of(pod),
         memory_volumes=_memory_volumes(tools, pod),
-        handler=security_context.handler_of(pod, tools.settings.default_handler),
+        handler=security_context.handler_of(pod, _default_handler(tools, pod)),
+        privileged=security_context.any_privileged(pod),
     )
     try:
         await tools.runtime.prepare_pod(sandbox)
