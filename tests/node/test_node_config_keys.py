@@ -375,6 +375,8 @@ def test_registries() -> None:
         ),
         ({"defaultRegistry": "?"}, "image.defaultRegistry: .*is not a registry"),
         ({"httpProxy": "socks://x"}, "image.httpProxy: .*is not a proxy"),
+        ({"gc": {"maximumAge": "soon"}}, "image.gc.maximumAge: .*is not a duration"),
+        ({"gc": {"highThresholdPercent": 70, "lowThresholdPercent": 80}}, "lowThresholdPercent: must not be above"),
     ],
 )
 def test_registries_that_are_none(image: dict[str, Any], words: str) -> None:

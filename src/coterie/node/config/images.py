@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from coterie.base.secret import SecretValue
+from coterie.kube.agent.images.collect import CollectionSettings
 from coterie.kube.agent.images.model import ImageError
 from coterie.kube.agent.images.references import RegistryEndpoint
 from coterie.kube.agent.images.sources import ConfiguredRegistry, PullSettings
 from coterie.node.config.reading import Block
 
+_DURATION = re.compile(r"([0-9]{1,6})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _PROXY = re.compile(r"(?:http://)?([A-Za-z0-9.-]+:[0-9]{1,5})/?")
 
 
@@ -26,7 +29,37 @@ def read(block: Block) -> PullSettings:
     found = _PROXY.fullmatch(proxy)
     if proxy and not found:
         raise block.refused("httpProxy", f'"{proxy}" is not a proxy such as http://proxy.example:3128')
-    return PullSettings(policy == "remote", default, found[1] if found else "", registries)
+    return PullSettings(
+        policy == "remote",
+        default,
+        found[1] if found else "",
+        registries,
+        collection=_collection(block.block("gc")),
+    )
+
+
+def _collection(block: Block) -> CollectionSettings:
+    known = CollectionSettings()
+    high = block.number("highThresholdPercent", known.high_percent, 1, 100)
+    low = block.number("lowThresholdPercent", min(known.low_percent, high), 0, 100)
+    if low > high:
+        raise block.refused("lowThresholdPercent", f"must not be above highThresholdPercent, which is {high}")
+    return CollectionSettings(
+        high,
+        low,
+        _seconds(block, "minimumAge", known.minimum_age),
+        _seconds(block, "maximumAge", known.maximum_age),
+        max(1.0, _seconds(block, "period", known.period)),
+    )
+
+
+def _seconds(block: Block, key: str, default: float) -> float:
+    """`90s`, `10m`, `48h`, `30d`."""
+    text = block.text(key, "")
+    found = _DURATION.fullmatch(text)
+    if text and not found:
+        raise block.refused(key, f'"{text}" is not a duration such as 30m, 48h or 30d')
+    return float(found[1]) * _UNITS[found[2]] if found else default
 
 
 def _blocks(block: Block, key: str) -> list[Block]:

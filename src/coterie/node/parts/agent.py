@@ -13,11 +13,13 @@ from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
+from coterie.kube.api.errors import Forbidden
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
 from coterie.kube.network.overlay.controller import OverlayController
 from coterie.kube.network.policies.enforcer import PolicyEnforcer
 from coterie.kube.network.ports.publisher import PortPublisher
+from coterie.kuscia.api.types.job import APP_IMAGES
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.remote_engines import RemoteGateway
@@ -90,6 +92,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
         clock,
         plugins=[engines, *_network_plugins(node)],
         images=NodeImages(runtime.store, settings.images, clock),
+        served_images=lambda: _app_images(client),
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:
@@ -116,6 +119,15 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
         *rest,
         last,
     ]
+
+
+async def _app_images(client: Client) -> set[str]:
+    """Names of images that AppImages have. A lite may not read them: there, what no pod uses may go."""
+    try:
+        page = await client.list(APP_IMAGES)
+    except Forbidden:
+        return set()
+    return {f"{each.spec.image.name}:{each.spec.image.tag}" for each in page.items}
 
 
 def _network_check(

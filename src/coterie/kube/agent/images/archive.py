@@ -37,7 +37,7 @@ class _Found:
 def load(store: ImageStore, file: IO[bytes], name: str = "") -> list[StoredImage]:
     """Add all images of an archive; `name` is for one that bears none. Raises ImageError."""
     try:
-        with tarfile.open(fileobj=file, mode="r:*") as archive:
+        with store.installing(), tarfile.open(fileobj=file, mode="r:*") as archive:
             members = {_clean(member.name): member for member in archive if member.isreg()}
             found = _find(archive, members)
             return [image for entry in found for image in _add(store, archive, members, entry, name)]
@@ -123,6 +123,7 @@ def _add(
         install_layer(store, digest, lambda path=path: _open(archive, members, path))  # type: ignore[misc]
         for path, digest in zip(found.layers, digests, strict=True)
     )
+    store.keep_config(found.config)
     return [store.save(stored_image(each, found.config, size=size)) for each in normal]
 
 

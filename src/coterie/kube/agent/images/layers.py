@@ -19,6 +19,7 @@ from typing import IO, Any
 from coterie.base.files import private_directory
 from coterie.kube.agent.images.model import ROOTFS, ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
+from coterie.kube.agent.images.tar_record import RECORD, TarRecorder
 from coterie.kube.agent.images.unpack import LayerMember, unpack
 
 _CHUNK = 1 << 20
@@ -98,14 +99,16 @@ def install_layer(store: ImageStore, digest: str, packed: Callable[[], IO[bytes]
     aside = Path(tempfile.mkdtemp(prefix=".new-", dir=store.layers))
     try:
         (aside / "fs").mkdir(mode=0o755)
-        with packed() as source:
-            stream = _Hashing(_uncompressed(source))
+        with packed() as source, (aside / RECORD).open("wb") as record:
+            recorder = TarRecorder(record)
+            stream = _Hashing(_uncompressed(source), recorder)
             try:
                 with tarfile.open(fileobj=stream, mode="r|", tarinfo=LayerMember) as inner:
-                    size = unpack(inner, aside / "fs")
+                    size = unpack(inner, aside / "fs", observe=recorder.member)
             except (OverflowError, RecursionError) as problem:
                 raise ImageError(f"layer {digest[:19]} has a file that cannot be: {problem}") from problem
             stream.drain()
+            recorder.close()
         if stream.digest != digest:
             raise ImageError(f"layer {digest[:19]} is not what its digest says: the image is damaged or forged")
         (aside / "lock").touch()
@@ -120,11 +123,12 @@ def install_layer(store: ImageStore, digest: str, packed: Callable[[], IO[bytes]
 
 
 class _Hashing(io.RawIOBase):
-    """Hashes what is read through it."""
+    """Hashes what is read through it, and tells a recorder."""
 
-    def __init__(self, source: IO[bytes]) -> None:
+    def __init__(self, source: IO[bytes], recorder: TarRecorder) -> None:
         super().__init__()
         self._source = source
+        self._recorder = recorder
         self._hash = hashlib.sha256()
 
     def readable(self) -> bool:
@@ -133,6 +137,7 @@ class _Hashing(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         data = self._source.read(size)
         self._hash.update(data)
+        self._recorder.feed(data)
         return data
 
     def drain(self) -> None:

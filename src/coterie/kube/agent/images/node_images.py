@@ -47,6 +47,8 @@ class NodeImages:
         problem = id_problem(image, required.id)
         if problem:
             raise ImageRefused(ID_MISMATCH, problem)
+        if image.layers:
+            self.store.mark_used((image.id,))
         return image
 
     async def close(self) -> None:

@@ -88,7 +88,8 @@ def pull(
     problem: ImageError = ImageError(f"there is no source for {wanted.name}")
     for source in sources:
         try:
-            return _Pull(store, RegistryClient(source), wanted, progress, pause).run()
+            with store.installing():
+                return _Pull(store, RegistryClient(source), wanted, progress, pause).run()
         except ImageError as failed:
             problem = failed
         except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as failed:
@@ -131,6 +132,7 @@ class _Pull:
                 for fetch in fetches:
                     fetch.cancel()
         size = sum(layer_size(self.store, digest) or 0 for digest in unpacked)
+        self.store.keep_config(config)
         return self.store.save(stored_image(self.wanted.name, config, size=size, manifest=manifest.digest))
 
     def _attempts(self, work: Callable[[], Any]) -> Any:

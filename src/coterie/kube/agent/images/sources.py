@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coterie.base.secret import SecretValue
+from coterie.kube.agent.images.collect import CollectionSettings
 from coterie.kube.agent.images.model import ImageError
 from coterie.kube.agent.images.references import ImageReference, RegistryEndpoint
 
@@ -44,6 +45,7 @@ class PullSettings:
     """For images whose name has no registry; None: they are pulled from nowhere."""
     proxy: str = ""
     registries: tuple[ConfiguredRegistry, ...] = field(default=())
+    collection: CollectionSettings = field(default_factory=CollectionSettings)
 
     def sources(
         self, wanted: ImageReference, credentials: Sequence[RegistryCredentials] = ()

@@ -3,6 +3,9 @@
     <directory>/refs/<name>.json         what a name stands for
     <directory>/layers/<digest>/fs       an unpacked layer, shared by all images that have it
     <directory>/layers/<digest>/lock     held by whoever uses the layer
+    <directory>/layers/<digest>/tar      how to pack the layer again (tar_record.py)
+    <directory>/configs/<digest>         the configuration of an image
+    <directory>/used/<digest>            of an image: its mtime says when it was last used
 
 Built in, and never on disk: `coterie/host:latest`, the machine's own programs, and `coterie/python:latest`, the
 interpreter that Coterie runs on. Every change is one rename, so a crash leaves the old or the new.
@@ -18,7 +21,7 @@ import os
 import shutil
 import sys
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,8 @@ class ImageStore:
         self.layers = directory / "layers"
         self.environments = directory / "environments"
         """What is known about the files of host environments."""
+        self._configs = directory / "configs"
+        self._used = directory / "used"
         self._refs = directory / "refs"
         self._builtin = {image.name: image for image in builtin_images()}
 
@@ -93,7 +98,20 @@ class ImageStore:
     def layer(self, digest: str) -> Path:
         return self.layers / digest.removeprefix("sha256:")
 
+    def config(self, image_id: str) -> bytes | None:
+        """The image's configuration as it came, whose digest is the image's id."""
+        try:
+            return (self._configs / image_id.removeprefix("sha256:")).read_bytes()
+        except FileNotFoundError:
+            return None
+
     # ----- changing
+
+    def keep_config(self, config: bytes) -> None:
+        path = self._configs / hashlib.sha256(config).hexdigest()
+        if not path.exists():
+            private_directory(self._configs)
+            write_atomic(path, config)
 
     def save(self, image: StoredImage) -> StoredImage:
         """Give a name to an image, taking it from any other that had it."""
@@ -102,6 +120,7 @@ class ImageStore:
         private_directory(self._refs)
         text = json.dumps(asdict(replace(image, builtin=False)), indent=1, sort_keys=True)
         write_atomic(self._path(image.name), text, mode=PRIVATE_FILE)
+        self.mark_used((image.id,))
         return image
 
     def add_host(
@@ -168,9 +187,41 @@ class ImageStore:
         self.collect()
         return image
 
-    def collect(self) -> None:
-        """Remove layers without a name. One that a container uses stays until a later time."""
-        needed = {digest.removeprefix("sha256:") for image in self.images() for digest in image.layers}
+    def collect(self, *, downloads_before: float = 0.0) -> None:
+        """Remove layers and configurations without a name. A layer that a container uses stays until a later time.
+        `downloads_before`: interrupted downloads that nothing was added to since then go as well. While an image is being
+        installed nothing is removed: its layers have no name yet."""
+        with self._locked(fcntl.LOCK_EX) as alone:
+            if alone:
+                self._collect(downloads_before)
+
+    def installing(self) -> contextlib.AbstractContextManager[bool]:
+        """While an image is being installed: layers that it finds here stay."""
+        return self._locked(fcntl.LOCK_SH)
+
+    @contextlib.contextmanager
+    def _locked(self, kind: int) -> Iterator[bool]:
+        private_directory(self.directory)
+        handle = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+        try:
+            fcntl.flock(handle, kind | (fcntl.LOCK_NB if kind == fcntl.LOCK_EX else 0))
+            yield True
+        except BlockingIOError:
+            yield False
+        finally:
+            os.close(handle)
+
+    def _collect(self, downloads_before: float) -> None:
+        images = self.images()
+        needed = {digest.removeprefix("sha256:") for image in images for digest in image.layers}
+        ids = {image.id.removeprefix("sha256:") for image in images}
+        for path in [*self._configs.glob("*"), *self._used.glob("*")]:
+            if path.name not in ids and not path.name.startswith("."):
+                path.unlink(missing_ok=True)
+        for path in (self.directory / "downloads").glob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < downloads_before:
+                    path.unlink()
         if not self.layers.is_dir():
             return
         for layer in list(self.layers.iterdir()):
@@ -181,6 +232,39 @@ class ImageStore:
                     aside = self.layers / f".gone-{layer.name}"
                     os.replace(layer, aside)
                     remove_tree(aside)
+
+    # ----- use
+
+    def mark_used(self, ids: Iterable[str]) -> None:
+        """Images are removed in the order in which they were last used."""
+        for image_id in ids:
+            path = self._used / image_id.removeprefix("sha256:")
+            try:
+                os.utime(path)
+            except FileNotFoundError:
+                private_directory(self._used)
+                path.touch(mode=PRIVATE_FILE)
+
+    def last_used(self, ids: Iterable[str]) -> dict[str, float]:
+        """Seconds since 1970, of the images that were ever used; they begin with their arrival."""
+        found = {}
+        for image_id in ids:
+            with contextlib.suppress(FileNotFoundError):
+                found[image_id] = (self._used / image_id.removeprefix("sha256:")).stat().st_mtime
+        return found
+
+    def is_locked(self, image: StoredImage) -> bool:
+        """Whether something runs from its layers."""
+        for digest in image.layers:
+            with self._unused(self.layer(digest)) as unused:
+                if not unused:
+                    return True
+        return False
+
+    @property
+    def disk(self) -> Path:
+        """A directory of the file system that layers lie on."""
+        return next(path for path in (self.layers, self.directory, *self.directory.parents) if path.is_dir())
 
     @contextlib.contextmanager
     def _unused(self, layer: Path) -> Iterator[bool]:
