@@ -10,6 +10,7 @@ from coterie.base.secret import SecretValue
 from coterie.kube.agent.images.collect import CollectionSettings
 from coterie.kube.agent.images.model import ImageError
 from coterie.kube.agent.images.references import RegistryEndpoint
+from coterie.kube.agent.images.signature_policy import SignatureRule
 from coterie.kube.agent.images.sources import ConfiguredRegistry, PullSettings
 from coterie.node.config.reading import Block
 
@@ -34,8 +35,19 @@ def read(block: Block) -> PullSettings:
         default,
         found[1] if found else "",
         registries,
+        signatures=tuple(_signature_rule(each) for each in _blocks(block, "signatures")),
         collection=_collection(block.block("gc")),
     )
+
+
+def _signature_rule(block: Block) -> SignatureRule:
+    images, files = block.texts("images", "image names"), block.texts("keys", "files")
+    required = block.choice("policy", "required", ("required", "none")) == "required"
+    if not images:
+        raise block.refused("images", 'is missing; write patterns of image names such as "registry.example/team/*"')
+    if required and not files:
+        raise block.refused("keys", "is missing; name the files with the public keys (cosign.pub)")
+    return SignatureRule(images, files, required)
 
 
 def _collection(block: Block) -> CollectionSettings:

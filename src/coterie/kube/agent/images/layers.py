@@ -47,6 +47,10 @@ def hexadecimal(digest: Any) -> str:
     return value
 
 
+def sha256_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
 def layers_of(config: bytes, count: int) -> tuple[str, ...]:
     """Digests of the unpacked layers, lowest first, of an image that this machine can run and that has `count` of them."""
     parsed = json.loads(config)

@@ -13,6 +13,7 @@ from coterie.base.secret import SecretValue
 from coterie.kube.agent.images.collect import CollectionSettings
 from coterie.kube.agent.images.model import ImageError
 from coterie.kube.agent.images.references import ImageReference, RegistryEndpoint
+from coterie.kube.agent.images.signature_policy import SignatureRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class PullSettings:
     """For images whose name has no registry; None: they are pulled from nowhere."""
     proxy: str = ""
     registries: tuple[ConfiguredRegistry, ...] = field(default=())
+    signatures: tuple[SignatureRule, ...] = ()
     collection: CollectionSettings = field(default_factory=CollectionSettings)
 
     def sources(

@@ -360,6 +360,7 @@ def _load(path: Path) -> StoredImage:
     data = json.loads(path.read_bytes())
     for key in ("entrypoint", "cmd", "layers", "visible"):
         data[key] = tuple(data.get(key, ()))
+    data["signatures"] = tuple(tuple(each) for each in data.get("signatures", ()))
     data["env"] = tuple((name, value) for name, value in data["env"])
     return StoredImage(**data)
 
@@ -369,7 +370,8 @@ def _id_of(image: StoredImage) -> str:
     facts = {"builtin": image.name} if image.builtin else {**asdict(image), "name": "", "id": "", "size": 0}
     if not image.visible:
         facts.pop("visible", None)  # as before images had this
-    facts.pop("manifest", None)
+    for key in ("manifest", "platform_manifest", "signatures"):
+        facts.pop(key, None)
     text = json.dumps(facts, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
