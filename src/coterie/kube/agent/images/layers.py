@@ -12,7 +12,7 @@ import os
 import platform
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +25,9 @@ from coterie.kube.agent.images.unpack import LayerMember, unpack
 _CHUNK = 1 << 20
 _MOST_LAYERS = 512
 _MOST_PADDING = 16 << 20
+_MOST_TEXTS, _MOST_TEXT_BYTES, _LONGEST_TEXT = 8192, 1 << 20, (128 << 10) - 1
+_RATIO_FROM, _MOST_RATIO = 256 << 20, 200
+"""A layer that unpacks to more than the first is refused when it is packed more tightly than the second: files are not."""
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _OPENERS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
     (b"\x1f\x8b", gzip.open),
@@ -69,6 +72,9 @@ def stored_image(name: str, config: bytes, *, size: int, manifest: str = "") -> 
     """`manifest`: the digest by which a registry knows the image."""
     parsed = json.loads(config)
     settings = parsed.get("config") or {}
+    texts = [text for key in ("Entrypoint", "Cmd", "Env") for text in settings.get(key) or ()]
+    texts += [settings.get(key) or "" for key in ("WorkingDir", "User")]
+    _check_texts(texts)
     return StoredImage(
         name,
         f"sha256:{hashlib.sha256(config).hexdigest()}",
@@ -82,6 +88,15 @@ def stored_image(name: str, config: bytes, *, size: int, manifest: str = "") -> 
         layers=tuple(parsed["rootfs"]["diff_ids"]),
         manifest=manifest,
     )
+
+
+def _check_texts(texts: Sequence[Any]) -> None:
+    """What a kernel would not take as arguments and variables of a program is refused before it is stored."""
+    if any(not isinstance(text, str) or "\0" in text for text in texts):
+        raise ImageError("the image's configuration has a word or a variable that is not text")
+    sizes = [len(text.encode("utf-8", "replace")) for text in texts]
+    if len(sizes) > _MOST_TEXTS or sum(sizes) > _MOST_TEXT_BYTES or max(sizes) > _LONGEST_TEXT:
+        raise ImageError("the image's configuration has more or longer words and variables than a program can be given")
 
 
 def layer_size(store: ImageStore, digest: str) -> int | None:
@@ -105,7 +120,7 @@ def install_layer(store: ImageStore, digest: str, packed: Callable[[], IO[bytes]
         (aside / "fs").mkdir(mode=0o755)
         with packed() as source, (aside / RECORD).open("wb") as record:
             recorder = TarRecorder(record)
-            stream = _Hashing(_uncompressed(source), recorder)
+            stream = _Hashing(_uncompressed(source), source, recorder)
             try:
                 with tarfile.open(fileobj=stream, mode="r|", tarinfo=LayerMember) as inner:
                     size = unpack(inner, aside / "fs", observe=recorder.member)
@@ -127,11 +142,13 @@ def install_layer(store: ImageStore, digest: str, packed: Callable[[], IO[bytes]
 
 
 class _Hashing(io.RawIOBase):
-    """Hashes what is read through it, and tells a recorder."""
+    """Hashes what is read through it, and tells a recorder. Stops when `packed` became too much."""
 
-    def __init__(self, source: IO[bytes], recorder: TarRecorder) -> None:
+    def __init__(self, source: IO[bytes], packed: IO[bytes], recorder: TarRecorder) -> None:
         super().__init__()
         self._source = source
+        self._packed = packed
+        self._total = 0
         self._recorder = recorder
         self._hash = hashlib.sha256()
 
@@ -140,6 +157,9 @@ class _Hashing(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         data = self._source.read(size)
+        self._total += len(data)
+        if self._total > _RATIO_FROM and self._total > _MOST_RATIO * max(1, self._packed.tell()):
+            raise ImageError("the image has a layer that unpacks to far more than any files would: it is a bomb")
         self._hash.update(data)
         self._recorder.feed(data)
         return data
