@@ -377,6 +377,8 @@ def test_registries() -> None:
         ({"httpProxy": "socks://x"}, "image.httpProxy: .*is not a proxy"),
         ({"signatures": [{"keys": ["k"]}]}, r"image.signatures\[0\].images: is missing"),
         ({"signatures": [{"images": ["*"]}]}, r"image.signatures\[0\].keys: is missing"),
+        ({"sharedStore": "images"}, "image.sharedStore: .*is not an absolute path"),
+        ({"sharedStore": "/var/../etc"}, "image.sharedStore: .*is not an absolute path"),
         ({"gc": {"maximumAge": "soon"}}, "image.gc.maximumAge: .*is not a duration"),
         ({"gc": {"highThresholdPercent": 70, "lowThresholdPercent": 80}}, "lowThresholdPercent: must not be above"),
     ],

@@ -35,9 +35,17 @@ def read(block: Block) -> PullSettings:
         default,
         found[1] if found else "",
         registries,
+        shared_store=_absolute(block, "sharedStore"),
         signatures=tuple(_signature_rule(each) for each in _blocks(block, "signatures")),
         collection=_collection(block.block("gc")),
     )
+
+
+def _absolute(block: Block, key: str) -> str:
+    text = block.text(key, "")
+    if text and (not text.startswith("/") or ".." in text.split("/")):
+        raise block.refused(key, f'"{text}" is not an absolute path')
+    return text.rstrip("/")
 
 
 def _signature_rule(block: Block) -> SignatureRule:

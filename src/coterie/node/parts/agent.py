@@ -6,8 +6,11 @@ import asyncio
 from functools import cache
 
 from coterie.base.clock import Clock
+from coterie.base.log import logger
 from coterie.kube.agent import agent as agents
+from coterie.kube.agent.images.model import ImageError
 from coterie.kube.agent.images.node_images import NodeImages
+from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.agent.network_check import NetworkCheck
 from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.plugin import AgentPlugin
@@ -32,10 +35,11 @@ from coterie.node.join_bundle import Bundle
 from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
-from coterie.node.parts.pod_network import DNS_PORT, PodNetworkPart
+from coterie.node.parts.pod_network import DNS_PORT, PodNetworkPart, shared_images
 from coterie.node.parts.policies import PolicyPlugin
 from coterie.node.parts.services import HostPortPlugin
 
+log = logger("node.agent")
 _NO_WAY = (
     "this node has no network to the other machines of its domain, where the gateway and the data mesh are: that needs a node "
     "that runs as root and can isolate pods"
@@ -54,6 +58,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     """The node agent with its endpoint. The endpoint's port is known before the Node object names it."""
     settings, client, informers, clock = node.settings, node.client, node.informers, node.clock
     runtime, tls = node.get("runtime", RunpRuntime), node.get("agent_tls", AgentTls)
+    _share_images(runtime.store, settings)
     part = node.get("pod_network", PodNetworkPart)
     bundle = node.find("join_bundle", Bundle)
     callers = node.find("pod_callers", PodCallers)
@@ -83,7 +88,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             pods=PodSettings(
                 namespace=settings.only_namespace,
                 host_paths=chosen.host_paths,
-                withheld=(settings.paths.home,),
+                withheld=(settings.paths.home, *shared_images(settings)),
                 allow_privileged=chosen.allow_privileged,
                 defaults=chosen.defaults,
             ),
@@ -119,6 +124,15 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
         *rest,
         last,
     ]
+
+
+def _share_images(store: ImageStore, settings: NodeSettings) -> None:
+    """Without the shared directory the node has all layers for itself, which is never wrong."""
+    try:
+        store.share(next(iter(shared_images(settings)), None))
+    except (ImageError, OSError) as problem:
+        log.warning("image.sharedStore is not used", why=str(problem))
+        store.share(None)
 
 
 async def _app_images(client: Client) -> set[str]:

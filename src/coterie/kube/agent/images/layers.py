@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
+import fcntl
 import gzip
 import hashlib
 import io
@@ -18,7 +20,7 @@ from typing import IO, Any
 
 from coterie.base.files import private_directory
 from coterie.kube.agent.images.model import ROOTFS, ImageError, StoredImage
-from coterie.kube.agent.images.store import ImageStore, remove_tree
+from coterie.kube.agent.images.store import ImageStore, SharedLayers, remove_tree
 from coterie.kube.agent.images.tar_record import RECORD, TarRecorder
 from coterie.kube.agent.images.unpack import LayerMember, unpack
 
@@ -108,14 +110,58 @@ def layer_size(store: ImageStore, digest: str) -> int | None:
 
 
 def install_layer(store: ImageStore, digest: str, packed: Callable[[], IO[bytes]]) -> int:
-    """Unpack a layer unless it is there; its size."""
-    hexadecimal(digest)
+    """Unpack a layer unless it is there; its size. With a shared directory it is unpacked there, once for all stores."""
+    name = hexadecimal(digest)
     known = layer_size(store, digest)
+    shared = store.shared
     if known is not None:
+        if shared is not None and not store.layer(digest).is_symlink():
+            _move(store.layer(digest), shared)
         return known
-    place = store.layer(digest)
     private_directory(store.layers)
-    aside = Path(tempfile.mkdtemp(prefix=".new-", dir=store.layers))
+    if shared is None:
+        return _unpacked(store.layer(digest), digest, packed)
+    with shared.locked(fcntl.LOCK_SH):
+        place = shared.layers / name
+        if (place / "size").exists():
+            size = _shown(place, digest, packed)
+        else:
+            size = _unpacked(place, digest, packed)
+        aside = store.layers / f".link-{name}-{os.getpid()}"
+        aside.unlink(missing_ok=True)
+        aside.symlink_to(place)
+        if store.layer(digest).is_dir() and not store.layer(digest).is_symlink():
+            remove_tree(store.layer(digest))  # an earlier attempt that did not come to its end
+        os.replace(aside, store.layer(digest))
+        return size
+
+
+def _move(layer: Path, shared: SharedLayers) -> None:
+    """A layer that came before it was shared. It stays where it is if the shared directory is on another file system."""
+    place = shared.layers / layer.name
+    with shared.locked(fcntl.LOCK_SH), contextlib.suppress(OSError):
+        if not place.exists():
+            os.rename(layer, place)
+            layer.symlink_to(place)
+
+
+def _shown(place: Path, digest: str, packed: Callable[[], IO[bytes]]) -> int:
+    """The size of a layer that another store brought, for one that has the content as well."""
+    with packed() as source:
+        stream = _Hashing(_uncompressed(source), source)
+        while stream.read(_CHUNK):
+            pass
+    _check_digest(stream, digest)
+    return int((place / "size").read_text())
+
+
+def _check_digest(stream: _Hashing, digest: str) -> None:
+    if stream.digest != digest:
+        raise ImageError(f"layer {digest[:19]} is not what its digest says: the image is damaged or forged")
+
+
+def _unpacked(place: Path, digest: str, packed: Callable[[], IO[bytes]]) -> int:
+    aside = Path(tempfile.mkdtemp(prefix=".new-", dir=place.parent))
     try:
         (aside / "fs").mkdir(mode=0o755)
         with packed() as source, (aside / RECORD).open("wb") as record:
@@ -128,13 +174,19 @@ def install_layer(store: ImageStore, digest: str, packed: Callable[[], IO[bytes]
                 raise ImageError(f"layer {digest[:19]} has a file that cannot be: {problem}") from problem
             stream.drain()
             recorder.close()
-        if stream.digest != digest:
-            raise ImageError(f"layer {digest[:19]} is not what its digest says: the image is damaged or forged")
+        _check_digest(stream, digest)
         (aside / "lock").touch()
         (aside / "size").write_text(str(size))
-        if place.exists():
+        if place.is_symlink():
+            place.unlink()  # to a shared layer that is gone
+        elif place.exists() and not (place / "size").exists():
             remove_tree(place)  # an earlier attempt that did not come to its end
-        os.replace(aside, place)
+        try:
+            os.replace(aside, place)
+        except OSError:
+            if not (place / "size").exists():
+                raise
+            remove_tree(aside)  # another process was faster
     except BaseException:
         remove_tree(aside)
         raise
@@ -144,7 +196,7 @@ def install_layer(store: ImageStore, digest: str, packed: Callable[[], IO[bytes]
 class _Hashing(io.RawIOBase):
     """Hashes what is read through it, and tells a recorder. Stops when `packed` became too much."""
 
-    def __init__(self, source: IO[bytes], packed: IO[bytes], recorder: TarRecorder) -> None:
+    def __init__(self, source: IO[bytes], packed: IO[bytes], recorder: TarRecorder | None = None) -> None:
         super().__init__()
         self._source = source
         self._packed = packed
@@ -161,7 +213,8 @@ class _Hashing(io.RawIOBase):
         if self._total > _RATIO_FROM and self._total > _MOST_RATIO * max(1, self._packed.tell()):
             raise ImageError("the image has a layer that unpacks to far more than any files would: it is a bomb")
         self._hash.update(data)
-        self._recorder.feed(data)
+        if self._recorder is not None:
+            self._recorder.feed(data)
         return data
 
     def drain(self) -> None:

@@ -46,6 +46,8 @@ class PullSettings:
     """For images whose name has no registry; None: they are pulled from nowhere."""
     proxy: str = ""
     registries: tuple[ConfiguredRegistry, ...] = field(default=())
+    shared_store: str = ""
+    """A directory for layers that all domains of the machine with the same setting use together; empty: none."""
     signatures: tuple[SignatureRule, ...] = ()
     collection: CollectionSettings = field(default_factory=CollectionSettings)
 

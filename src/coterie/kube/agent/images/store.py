@@ -6,6 +6,7 @@
     <directory>/layers/<digest>/tar      how to pack the layer again (tar_record.py)
     <directory>/configs/<digest>         the configuration of an image
     <directory>/used/<digest>            of an image: its mtime says when it was last used
+    <directory>/shared                   a link to the directory whose layers several domains share, if there is one
 
 Built in, and never on disk: `coterie/host:latest`, the machine's own programs, and `coterie/python:latest`, the
 interpreter that Coterie runs on. Every change is one rename, so a crash leaves the old or the new.
@@ -19,6 +20,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import coterie
-from coterie.base.files import PRIVATE_FILE, private_directory, write_atomic
+from coterie.base.files import PRIVATE_DIRECTORY, PRIVATE_FILE, private_directory, write_atomic
 from coterie.kube.agent.images.environment import environment_id
 from coterie.kube.agent.images.model import HOST, ROOTFS, ImageError, StoredImage, normalise, without_registry
 
@@ -94,6 +96,13 @@ class ImageStore:
     def layer_paths(self, image: StoredImage) -> list[Path]:
         """Unpacked layers, topmost first."""
         return [self.layer(digest) / "fs" for digest in reversed(image.layers)]
+
+    def overlay_layers(self, image: StoredImage) -> tuple[str, list[str]] | None:
+        """The directory that has all unpacked layers of an image, and their names in it, topmost first. None: some lie in the
+        shared directory and others do not."""
+        places = [os.path.realpath(self.layer(digest)) for digest in reversed(image.layers)]
+        parents = {os.path.dirname(place) for place in places} or {str(self.layers)}
+        return (parents.pop(), [f"{os.path.basename(place)}/fs" for place in places]) if len(parents) == 1 else None
 
     def layer(self, digest: str) -> Path:
         return self.layers / digest.removeprefix("sha256:")
@@ -202,14 +211,8 @@ class ImageStore:
     @contextlib.contextmanager
     def _locked(self, kind: int) -> Iterator[bool]:
         private_directory(self.directory)
-        handle = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-        try:
-            fcntl.flock(handle, kind | (fcntl.LOCK_NB if kind == fcntl.LOCK_EX else 0))
-            yield True
-        except BlockingIOError:
-            yield False
-        finally:
-            os.close(handle)
+        with _flocked(self.directory / "lock", kind) as held:
+            yield held
 
     def _collect(self, downloads_before: float) -> None:
         images = self.images()
@@ -225,13 +228,10 @@ class ImageStore:
         if not self.layers.is_dir():
             return
         for layer in list(self.layers.iterdir()):
-            if layer.name in needed or layer.name.startswith("."):
-                continue
-            with self._unused(layer) as unused:
-                if unused:
-                    aside = self.layers / f".gone-{layer.name}"
-                    os.replace(layer, aside)
-                    remove_tree(aside)
+            if layer.name not in needed and not layer.name.startswith("."):
+                _remove_unused(layer)
+        if self.shared is not None:
+            self.shared.collect()
 
     # ----- use
 
@@ -256,7 +256,7 @@ class ImageStore:
     def is_locked(self, image: StoredImage) -> bool:
         """Whether something runs from its layers."""
         for digest in image.layers:
-            with self._unused(self.layer(digest)) as unused:
+            with _unused(self.layer(digest)) as unused:
                 if not unused:
                     return True
         return False
@@ -264,22 +264,126 @@ class ImageStore:
     @property
     def disk(self) -> Path:
         """A directory of the file system that layers lie on."""
-        return next(path for path in (self.layers, self.directory, *self.directory.parents) if path.is_dir())
+        shared = [self.shared.directory] if self.shared is not None else []
+        return next(path for path in (*shared, self.layers, self.directory, *self.directory.parents) if path.is_dir())
+
+    # ----- sharing
+
+    @property
+    def shared(self) -> SharedLayers | None:
+        """Where layers are put that other domains of the machine may use as well; None: nowhere."""
+        try:
+            return SharedLayers(Path(os.readlink(self.directory / "shared")))
+        except OSError:
+            return None
+
+    def share(self, place: Path | None) -> None:
+        """Put layers that come from now on into `place`, or no longer. Raises ImageError when it cannot be trusted."""
+        link = self.directory / "shared"
+        private_directory(self.directory)
+        if place is not None:
+            SharedLayers(place).join(self.directory)
+        if place is None or self.shared is None or self.shared.directory != place:
+            link.unlink(missing_ok=True)
+        if place is not None and not link.is_symlink():
+            link.symlink_to(place)
+
+
+class SharedLayers:
+    """Layers that several stores of one user of the machine use. Names, configurations and credentials stay with each store.
+
+        <directory>/layers/<digest>    an unpacked layer, as in a store; stores have a link to it
+        <directory>/stores/<hash>      the path of a store that uses this directory
+
+    A layer comes in only when its content was checked against its digest, and a store gets a link only when it has shown
+    the content itself: knowing the digest of another domain's private layer is not enough to read it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.layers = directory / "layers"
+        self._stores = directory / "stores"
+
+    def join(self, store: Path) -> None:
+        """Raises ImageError for a directory that others than this user can read or write."""
+        if not self.directory.is_absolute():
+            raise ImageError(f"{self.directory} is not an absolute path")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
+            about = os.lstat(self.directory)
+        except OSError as problem:
+            raise ImageError(f"{self.directory} cannot be used for images: {problem.strerror}") from problem
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            raise ImageError(
+                f"{self.directory} cannot be used for images of several domains: it must be a directory of the user that runs "
+                "them, and closed to others (chmod 700)"
+            )
+        for path in (self.layers, self._stores):
+            private_directory(path)
+        name = hashlib.sha256(os.fsencode(store.absolute())).hexdigest()[:32]
+        write_atomic(self._stores / name, str(store.absolute()))
 
     @contextlib.contextmanager
-    def _unused(self, layer: Path) -> Iterator[bool]:
-        try:
-            handle = os.open(layer / "lock", os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            yield True
+    def locked(self, kind: int) -> Iterator[bool]:
+        """Shared while a layer is installed or linked, exclusive (and not waited for) while layers are removed."""
+        with _flocked(self.directory / "lock", kind) as held:
+            yield held
+
+    def collect(self) -> None:
+        """Remove layers that no store has a link to."""
+        if not self.layers.is_dir():
             return
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield True
-        except BlockingIOError:
-            yield False
-        finally:
-            os.close(handle)
+        with self.locked(fcntl.LOCK_EX) as alone:
+            if not alone:
+                return
+            linked: set[str] = set()
+            for entry in list(self._stores.glob("*")):
+                store = Path(entry.read_text())
+                if not store.is_dir():
+                    entry.unlink()
+                elif (store / "layers").is_dir():
+                    linked |= {path.name for path in (store / "layers").iterdir() if path.is_symlink()}
+            for layer in list(self.layers.iterdir()):
+                if layer.name not in linked and not layer.name.startswith("."):
+                    _remove_unused(layer)
+
+
+@contextlib.contextmanager
+def _flocked(path: Path, kind: int) -> Iterator[bool]:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
+    try:
+        fcntl.flock(handle, kind | (fcntl.LOCK_NB if kind == fcntl.LOCK_EX else 0))
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(handle)
+
+
+def _remove_unused(layer: Path) -> None:
+    with _unused(layer) as unused:
+        if unused and layer.is_symlink():
+            layer.unlink()
+        elif unused:
+            aside = layer.with_name(f".gone-{layer.name}")
+            os.replace(layer, aside)
+            remove_tree(aside)
+
+
+@contextlib.contextmanager
+def _unused(layer: Path) -> Iterator[bool]:
+    try:
+        handle = os.open(layer / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(handle)
 
 
 def builtin_images() -> tuple[StoredImage, ...]:
