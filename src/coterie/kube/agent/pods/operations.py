@@ -19,7 +19,7 @@ from coterie.kube.agent.pods.containers import container_spec, remove_old_logs, 
 from coterie.kube.agent.pods.downward import ConfigProblem, NoSuchConfig
 from coterie.kube.agent.pods.environment import variables
 from coterie.kube.agent.pods.hosts_files import hosts_file, resolver_file
-from coterie.kube.agent.pods.limits import pod_limits
+from coterie.kube.agent.pods.limits import container_limits, pod_limits
 from coterie.kube.agent.pods.worker_context import WorkerContext
 from coterie.kube.agent.runtimes.protocol import (
     ContainerState,
@@ -28,6 +28,7 @@ from coterie.kube.agent.runtimes.protocol import (
     PodNetworkClass,
     PodRuntime,
     PodSandbox,
+    ResizingRuntime,
     RuntimeFailure,
 )
 from coterie.kube.agent.settings import AgentSettings
@@ -56,7 +57,7 @@ class OperationFailed(Exception):
 
 async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None:
     uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
-    refused = security_context.refused_pod(pod)
+    refused = security_context.refused_pod(pod, tools.runtime.handlers(), tools.settings.default_handler)
     if refused is not None:
         raise OperationFailed(*refused, final=True)
     try:
@@ -129,6 +130,7 @@ async def _prepare(tools: WorkerContext, pod: Object, network: PodNetworkClass, 
         limits=pod_limits(pod, tools.default_limits()),
         sysctls=security_context.sysctls_of(pod),
         memory_volumes=_memory_volumes(tools, pod),
+        handler=security_context.handler_of(pod, tools.settings.default_handler),
     )
     try:
         await tools.runtime.prepare_pod(sandbox)
@@ -215,6 +217,19 @@ async def _verified_id(tools: WorkerContext, container: Object, required: Requir
     except (ImageError, OSError) as error:
         raise OperationFailed("ImageInspectError", str(error)) from error
     return image.id if image is not None else ""
+
+
+async def resize(tools: WorkerContext, pod: Object, containers: Sequence[str], *, final: bool) -> None:
+    """Give running containers, and the pod as a whole, the limits that `pod` says. Raises RuntimeFailure."""
+    runtime, defaults = tools.runtime, tools.default_limits()
+    if not isinstance(runtime, ResizingRuntime):
+        raise RuntimeFailure("ResizeError", f"the runtime {runtime.name} cannot change limits of running containers")
+    wanted = {
+        name: container_limits(pod, container, defaults)
+        for name in containers
+        if (container := pod_model.container_named(pod, name)) is not None
+    }
+    await runtime.resize_pod(pod_model.uid_of(pod), pod_limits(pod, defaults), wanted, final=final)
 
 
 async def _pull(tools: WorkerContext, pod: Object, container: Object, required: RequiredImage) -> None:

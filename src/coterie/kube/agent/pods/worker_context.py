@@ -55,6 +55,8 @@ class WorkerContext:
     forget: Callable[[str], None]
     """The pod is gone from here."""
     allocatable: Callable[[], Mapping[str, str]]
+    requests_of_others: Callable[[str], tuple[int, int]] = lambda _: (0, 0)
+    """(uid): CPU in thousandths and memory that all other pods of the node were given."""
     images: NodeImages | None = None
     """None: only images that are here already are used."""
 

@@ -15,7 +15,7 @@ import select
 import signal
 import time
 
-from coterie.kube.agent.runtimes.runp import cgroups, child, init, linux, processes, users
+from coterie.kube.agent.runtimes.runp import bubblewrap, cgroups, child, init, linux, processes, users
 from coterie.kube.agent.runtimes.runp.launch import Launch, LaunchContext
 from coterie.kube.agent.runtimes.runp.logs import LogFile, LogStream
 from coterie.kube.agent.runtimes.runp.streams import OutputListener, OutputStream
@@ -31,6 +31,7 @@ UNKNOWN = "ContainerStatusUnknown"
 _PIPE_BYTES = 256 << 10
 _MEMORY_SECONDS = 1.0
 """How often the memory of a container is counted where the kernel does not."""
+_SIGNALLED = 128
 _SPEC_ONLY = ("spec", "start_ticks", "boot")
 
 
@@ -74,6 +75,11 @@ class ContainerRun:
         return int(self.record["init"] or self.record["pid"])
 
     @property
+    def program(self) -> int:
+        """The container's program where another one waits for it; 0: it is `pid`, or has not been started yet."""
+        return bubblewrap.program_of(self._processes(), self.pid) if self.spec.get("bwrap") and self.pid else 0
+
+    @property
     def finished(self) -> bool:
         return bool(self.record["finished_at"])
 
@@ -96,7 +102,7 @@ class ContainerRun:
         ends: list[int] = []
         try:
             if groups is not None:
-                groups.create(self.group, limits["cpu"], limits["shares"], limits["memory"], limits["pids"])
+                groups.create(self.group, limits["cpu"], limits["shares"], limits["memory"], self._most_processes())
                 self._watch_forks(groups)
             streams = self._terminal_streams(ends) if self.spec["tty"] else self._pipe_streams(ends)
             note = os.open(self._path("exit"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -117,6 +123,10 @@ class ContainerRun:
         finally:
             for end in ends:
                 os.close(end)
+
+    def _most_processes(self) -> int:
+        limit = int(self.spec["limits"]["pids"])
+        return limit + bubblewrap.OWN_PROCESSES if limit and self.spec.get("bwrap") else limit
 
     @property
     def starting(self) -> bool:
@@ -269,6 +279,11 @@ class ContainerRun:
             return
         self._home.loop.call_later(_MEMORY_SECONDS, self._watch_memory)
 
+    def limits_changed(self, limits: dict[str, int]) -> None:
+        """Its group was given other limits while it runs."""
+        self.spec["limits"].update(limits)
+        self._home.records.save_soon(self.uid, self.key, self.record)
+
     def _memory_message(self) -> str:
         limits, groups = self.spec["limits"], self._home.groups
         if limits["memory"] and (groups is None or groups.memory_limit_reached(self.group)):
@@ -341,6 +356,8 @@ class ContainerRun:
         status = init.read_note(self._path("exit"))
         code = os.waitstatus_to_exitcode(self._ended if status is None else status)
         number = -code if code < 0 else 0
+        if self.spec.get("bwrap") and code > _SIGNALLED:
+            number = code - _SIGNALLED  # as a shell, bwrap has no other way to say so
         self._finish_group(lambda: self._end(128 + number if number else code, number, "", ""))
 
     def _finish_group(self, then: Callable[[], None]) -> None:
@@ -423,7 +440,7 @@ class ContainerRun:
         if number == signal.SIGKILL:
             self._kill_all()
         else:
-            processes.send(self.pid, number)
+            processes.send(self.program or self.pid, number)
 
     def stop(self, grace: float, waiter: Callable[[], None]) -> None:
         if self.finished:
@@ -436,8 +453,11 @@ class ContainerRun:
             return
         self._deadline = deadline
         if grace > 0:
+            # Who only waits for the program is not asked to end before it.
+            waiting = self.pid if self.program else 0
             for pid in self._processes() or [self.pid]:
-                processes.send(pid, signal.SIGTERM)
+                if pid != waiting:
+                    processes.send(pid, signal.SIGTERM)
         self._check_stopped(0.005)
 
     def _check_stopped(self, wait: float) -> None:
@@ -451,6 +471,8 @@ class ContainerRun:
     def _processes(self) -> list[int]:
         if self._home.groups is not None:
             return self._home.groups.processes(self.group)
+        if self.spec.get("bwrap"):
+            return processes.below(self.leader)
         if self._own_pids:
             return [pid for pid in processes.in_namespace(self.leader) if pid != self.leader]
         return processes.marked(f"{self.uid}/{self.key}")

@@ -32,8 +32,9 @@ from coterie.kube.agent.runtimes.protocol import (
     PodState,
     RemotePod,
     RuntimeFailure,
+    RuntimeHandler,
 )
-from coterie.kube.agent.runtimes.runp import cgroups, pod_networks
+from coterie.kube.agent.runtimes.runp import cgroups, handlers, pod_networks
 from coterie.kube.agent.runtimes.runp.client import (
     ConnectionLost,
     SupervisorClient,
@@ -73,6 +74,8 @@ class RunpRuntime:
         self._client = SupervisorClient(settings.directory, self._group, settings.without, self._on_event, self._lost)
         self._powers: dict[str, Any] = {}
         self._addresses = PodAddresses(settings.network.cidr) if settings.network is not None else None
+        self._handlers: tuple[RuntimeHandler, ...] = (handlers.RUNP,)
+        self._bwrap = ""
         self._groups: cgroups.Cgroups | None = None
         self._sandboxes: dict[str, PodSandbox] = {}
         self._runs: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
@@ -95,11 +98,19 @@ class RunpRuntime:
         self._closed = False
         self._settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         await self._connect()
+        await self._find_handlers()
         for sentence in self.limitations():
             _log.warning("Containers are isolated less than they could be", why=sentence)
         if self._settings.network is not None:
             self._holder.start()
         self._end_when_idle(_IDLE_AT_START)
+
+    async def _find_handlers(self) -> None:
+        async def attempt(path: str) -> str:
+            return str((await self._ask("try-bubblewrap", program=path)).result)
+
+        bubblewrap, self._bwrap = await handlers.bubblewrap(self._powers, attempt)
+        self._handlers = (handlers.RUNP, bubblewrap)
 
     async def close(self) -> None:
         self._closed = True
@@ -249,7 +260,7 @@ class RunpRuntime:
         if known is not None:
             return _state(known)
         image = pinned_image(self.store, spec, self._settings.node)
-        request = start_request(self._settings, self.store, image, pod, spec, self._powers)
+        request = start_request(self._settings, self.store, image, pod, spec, self._powers, self._bwrap)
         try:
             await self._make_files(pod, spec, image, request)
         except OSError as problem:
@@ -294,6 +305,18 @@ class RunpRuntime:
 
     async def signal_container(self, pod_uid: str, name: str, number: int) -> None:
         await self._ask("signal", uid=pod_uid, name=name, signal=int(number))
+
+    def resize_problem(self, pod_uid: str) -> str:
+        return "" if self._groups is not None else "this node has no control groups, so limits cannot be changed"
+
+    async def resize_pod(
+        self, pod_uid: str, limits: ContainerLimits, containers: Mapping[str, ContainerLimits], *, final: bool
+    ) -> None:
+        wanted = {name: _resized(each) for name, each in containers.items()}
+        await self._ask("resize", uid=pod_uid, limits=_resized(limits), containers=wanted, final=final)
+        sandbox = self._sandboxes.get(pod_uid)
+        if final and sandbox is not None:
+            self._sandboxes[pod_uid] = replace(sandbox, limits=replace(limits, pids=sandbox.limits.pids))
 
     async def stop_pod(self, pod_uid: str, grace: float) -> None:
         names = {name for name, _ in self._runs.get(pod_uid, {})}
@@ -555,6 +578,9 @@ class RunpRuntime:
     def images(self) -> Sequence[ImageInfo]:
         return [ImageInfo(image.name, image.id, image.size, image.kind) for image in self.store.images()]
 
+    def handlers(self) -> Sequence[RuntimeHandler]:
+        return self._handlers
+
     def limitations(self) -> Sequence[str]:
         return tuple(self._powers.get("limitations", ()))
 
@@ -629,6 +655,7 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
         "kind": str(sandbox.kind),
         "group": sandbox.group,
         "sysctls": dict(sandbox.sysctls),
+        "handler": sandbox.handler,
         "memory_volumes": [[str(path), size] for path, size in sandbox.memory_volumes],
         "limits": {
             "cpu": sandbox.limits.cpu_milli,
@@ -637,6 +664,10 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
             "pids": sandbox.limits.pids,
         },
     }
+
+
+def _resized(limits: ContainerLimits) -> dict[str, int]:
+    return {"cpu": limits.cpu_milli, "shares": limits.cpu_shares_milli, "memory": limits.memory_bytes}
 
 
 _SANDBOX_TEXTS = (
@@ -651,6 +682,7 @@ def _sandbox(about: dict[str, Any]) -> PodSandbox:
         directory=Path(about["directory"]),
         limits=ContainerLimits(limits["cpu"], limits["memory"], limits["pids"], limits["shares"]),
         sysctls=about.get("sysctls") or {},
+        handler=about.get("handler") or "runp",
         memory_volumes=tuple((Path(path), size) for path, size in about.get("memory_volumes") or ()),
         **fields,
     )
