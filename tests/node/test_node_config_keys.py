@@ -376,6 +376,12 @@ def test_registries() -> None:
         ),
         ({"defaultRegistry": "?"}, "image.defaultRegistry: .*is not a registry"),
         ({"httpProxy": "socks://x"}, "image.httpProxy: .*is not a proxy"),
+        ({"signatures": [{"keys": ["k"]}]}, r"image.signatures\[0\].images: is missing"),
+        ({"signatures": [{"images": ["*"]}]}, r"image.signatures\[0\].keys: is missing"),
+        ({"sharedStore": "images"}, "image.sharedStore: .*is not an absolute path"),
+        ({"sharedStore": "/var/../etc"}, "image.sharedStore: .*is not an absolute path"),
+        ({"gc": {"maximumAge": "soon"}}, "image.gc.maximumAge: .*is not a duration"),
+        ({"gc": {"highThresholdPercent": 70, "lowThresholdPercent": 80}}, "lowThresholdPercent: must not be above"),
     ],
 )
 def test_registries_that_are_none(image: dict[str, Any], words: str) -> None:

@@ -50,6 +50,8 @@ USED = (
     "image.pullPolicy", "image.defaultRegistry", "image.httpProxy", "image.registries[].name", "image.registries[].endpoint",
     "image.registries[].username", "image.registries[].password", "image.registries[].mirrors[]",
     "image.registries[].caFile",
+    "image.sharedStore", "image.gc.highThresholdPercent", "image.gc.lowThresholdPercent", "image.gc.minimumAge", "image.gc.maximumAge",
+    "image.gc.period", "image.signatures[].images[]", "image.signatures[].keys[]", "image.signatures[].policy",
     "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
     "gateway.ingress.host", "gateway.ingress.httpPort", "gateway.ingress.httpsPort",
     "gateway.name", "gateway.workers", "gateway.enabled",

@@ -237,9 +237,7 @@ async def _verified_id(tools: WorkerContext, container: Object, required: Requir
         image = await tools.images.verified(container.get("image") or "", required)
     except ImageRefused as problem:
         raise OperationFailed(problem.reason, str(problem), final=True) from problem
-    except ImageError:
-        return ""  # no name of an image: the runtime says so
-    except OSError as error:
+    except (ImageError, OSError) as error:
         raise OperationFailed("ImageInspectError", str(error)) from error
     return image.id if image is not None else ""
 

@@ -315,7 +315,7 @@ class RunpRuntime:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.unlink(missing_ok=True)
                 place.symlink_to(source)
-        if image.kind != HOST and not self._powers["overlay"]:
+        if request["root"]["kind"] == "directory":
             layers = [Path(image.directory)] if image.directory else self.store.layer_paths(image)[::-1]
             await asyncio.to_thread(flatten, layers, files / "upper")
         old = [
