@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
+from coterie.kube.agent.devices.manager import DeviceManager
+from coterie.kube.agent.devices.metrics import DeviceUser
+from coterie.kube.agent.devices.protocol import DeviceFault
 from coterie.kube.agent.images.puller import ImagePuller
 from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.node.registration import NodeRegistration
@@ -25,9 +28,10 @@ from coterie.kube.agent.runtimes.protocol import PodRuntime
 from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.agent.volumes.local_path import LocalVolumes
 from coterie.kube.api.meta import Object
+from coterie.kube.api.types.core import ObjectReference
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
-from coterie.kube.control.events import EventRecorder
+from coterie.kube.control.events import EventRecorder, EventType
 from coterie.kube.control.manager import Runnable
 
 log = logger("agent")
@@ -65,6 +69,7 @@ class Agent:
 
     runtime: RuntimeService
     events: EventRecorder
+    devices: DeviceManager
     node: NodeRegistration
     pods: PodManager
     volumes: LocalVolumes
@@ -73,7 +78,14 @@ class Agent:
 
     @property
     def groups(self) -> list[list[Runnable]]:
-        return [[self.runtime, self.events], [self.node], [self.volumes], [self.pods], [self.garbage, self.storage]]
+        return [
+            [self.runtime, self.events],
+            [self.devices],
+            [self.node],
+            [self.volumes],
+            [self.pods],
+            [self.garbage, self.storage],
+        ]
 
 
 def make(
@@ -86,20 +98,43 @@ def make(
     plugins: Sequence[AgentPlugin] = (),
     network: Callable[[], PodNetworkState] = PodNetworkState,
     images: ImagePuller | None = None,
+    devices: DeviceManager | None = None,
 ) -> Agent:
     """`informers` must be running (or be started before the agent's groups). `network`: how that of the pods is now."""
     events = EventRecorder(client, "agent", instance=settings.node_name, clock=clock)
+    if devices is None:
+        devices = DeviceManager(settings.devices, settings.devices_directory, settings.node_name, clock)
     node = NodeRegistration(
-        client, settings, runtime.name, clock, images=lambda: node_images(runtime), plugins=plugins, network=network
+        client,
+        settings,
+        runtime.name,
+        clock,
+        images=lambda: node_images(runtime),
+        plugins=plugins,
+        network=network,
+        devices=devices.node,
     )
     volumes = LocalVolumes(client, settings.volumes_directory, settings.node_name)
     pods = PodManager(
-        client, informers, runtime, settings, events, clock, tuple(plugins), volumes, node.allocatable, images
+        client, informers, runtime, settings, events, clock, tuple(plugins), volumes, devices, node.allocatable, images
     )
+    devices.on_change = node.update_conditions
+    devices.on_fault = lambda fault, user: report_fault(events, settings.node_name, fault, user)
     node.pressures = lambda: pods.pressures
     garbage = NodeGarbageCollector(settings, pods.known_uids, clock)
     storage = StorageMonitor(pods, runtime, settings, clock, node.allocatable, pressure_changed=node.update_conditions)
-    return Agent(RuntimeService(runtime), events, node, pods, volumes, garbage, storage)
+    return Agent(RuntimeService(runtime), events, devices, node, pods, volumes, garbage, storage)
+
+
+def report_fault(events: EventRecorder, node: str, fault: DeviceFault, user: DeviceUser | None) -> None:
+    """An event of the Node, and of the pod that has the device."""
+    reason = "DeviceHealthy" if fault.healthy else "DeviceUnhealthy"
+    kind: EventType = "Normal" if fault.healthy else "Warning"
+    message = f"{fault.id}: {fault.message}"
+    events.record(ObjectReference(api_version="v1", kind="Node", name=node, uid=node), kind, reason, message)
+    if user is not None:
+        about = ObjectReference(api_version="v1", kind="Pod", namespace=user.namespace, name=user.pod, uid=user.uid)
+        events.record(about, kind, reason, message)
 
 
 def node_images(runtime: PodRuntime) -> list[Object]:

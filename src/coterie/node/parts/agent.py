@@ -86,12 +86,14 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
                 defaults=chosen.defaults,
             ),
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
+            devices=chosen.devices,
         ),
         clock,
         plugins=[engines, *_network_plugins(node)],
         images=ImagePuller(runtime.store, settings.images) if settings.images.remote else None,
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
+    port.devices = agent.devices
     if check is not None:
         check.on_change = agent.node.update_conditions
     _runtime, *rest = agent.groups

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coterie.kube.agent.images.model import ImageError
+from coterie.kube.agent.devices.allocation import DevicesUnavailable
+from coterie.kube.agent.images.model import HOST, ImageError, normalise, without_registry
 from coterie.kube.agent.images.sources import secret_credentials
 from coterie.kube.agent.plugin import AgentPlugin, PluginProblem
 from coterie.kube.agent.pods import pod_model, security_context
@@ -69,6 +70,7 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
     if security_context.sysctls_of(pod) and not address:
         why = "sysctls need a network of the pod's own, which this node cannot give"
         raise OperationFailed(security_context.SYSCTL_FORBIDDEN, why, final=True)
+    await _allocate_devices(tools, pod)
     facts = tools.facts(uid)
     try:
         await volumes.make(pod, facts)
@@ -84,6 +86,19 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
     finally:
         announcing.cancel()
         await asyncio.gather(announcing, return_exceptions=True)
+
+
+async def _allocate_devices(tools: WorkerContext, pod: Object) -> None:
+    """Before anything of the pod runs: afterwards they are its own, also for the next agent."""
+    state = tools.runtime.pod(pod_model.uid_of(pod))
+    running = state is not None and any(container.running for container in state.containers)
+    try:
+        await tools.devices.allocate(pod, running=running)
+    except DevicesUnavailable as problem:
+        raise OperationFailed(problem.reason, problem.message, final=problem.final) from problem
+    except OSError as error:
+        message = f"the record of the pod's devices could not be written: {error}"
+        raise OperationFailed("DevicesUnavailable", message) from error
 
 
 async def _announce(tools: WorkerContext, pod: Object, address: str) -> None:
@@ -172,6 +187,12 @@ async def start(
             found = {**found, **more.variables}
             replaced.update(more.replaced)
             added += more.mounts
+        given = tools.devices.container(
+            pod, container, own_root=not _is_host_image(tools.runtime, container), given=found
+        )
+        if not _sees_all_devices(container, tools.settings):
+            found = {**found, **given.variables}
+        added += given.mounts
         mounts = (
             *volumes.mounts(container, found, replaced),
             *added,
@@ -179,7 +200,7 @@ async def start(
         )
         logs = tools.settings.paths.pod_stdout(key.namespace, key.name, uid)
         spec = container_spec(
-            pod, container, attempt, found, mounts, logs, home, tools.settings.pods, tools.default_limits()
+            pod, container, attempt, found, mounts, logs, home, tools.settings.pods, tools.default_limits(), given.nodes
         )
     except ConfigProblem as problem:
         final = isinstance(problem, NoSuchConfig)
@@ -195,6 +216,21 @@ async def start(
         raise OperationFailed(problem.reason or "CreateContainerError", problem.message) from problem
     except OSError as error:
         raise OperationFailed("CreateContainerError", str(error)) from error
+
+
+def _is_host_image(runtime: PodRuntime, container: Object) -> bool:
+    """Whether the container sees the machine's own programs and libraries."""
+    try:
+        plain = normalise(container.get("image") or "").partition("@")[0]
+    except ImageError:
+        return False
+    names = (plain, without_registry(plain))
+    return any(info.kind == HOST and info.name in names for info in runtime.images())
+
+
+def _sees_all_devices(container: Object, settings: AgentSettings) -> bool:
+    privileged = bool((container.get("securityContext") or {}).get("privileged"))
+    return privileged and settings.pods.allow_privileged
 
 
 async def _pull(tools: WorkerContext, pod: Object, container: Object) -> None:

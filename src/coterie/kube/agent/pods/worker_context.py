@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.base.tasks import TaskOwner
+from coterie.kube.agent.devices.manager import DeviceManager
 from coterie.kube.agent.images.puller import ImagePuller
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
@@ -55,6 +56,7 @@ class WorkerContext:
     forget: Callable[[str], None]
     """The pod is gone from here."""
     allocatable: Callable[[], Mapping[str, str]]
+    devices: DeviceManager
     images: ImagePuller | None = None
     """None: only images that are here already are used."""
 
