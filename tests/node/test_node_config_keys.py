@@ -66,6 +66,8 @@ USED = [
     ("enableWorkloadApprove", True, "workload_approve", True, AUTONOMY),
     ("agent.allowPrivileged", True, "agent.allow_privileged", True, AUTONOMY),
     ("agent.allowHostNetwork", True, "agent.allow_host_network", True, AUTONOMY),
+    ("agent.gpus.enabled", False, "agent.devices.enabled", False, AUTONOMY),
+    ("agent.gpus.only[]", "GPU-1", "agent.devices.only", ("GPU-1",), AUTONOMY),
     ("agent.linkRoutes", False, "agent.link_routes", False, AUTONOMY),
     ("agent.containerRuntime", "crun", "agent.container_runtime", "crun", AUTONOMY),
     ("agent.podCIDR", "10.200.0.0/16", "agent.pod_cidr", "10.200.0.0/16", AUTONOMY),

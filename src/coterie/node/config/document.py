@@ -14,7 +14,13 @@ import yaml
 from coterie.base import files
 from coterie.base.paths import DomainPaths, default_root
 from coterie.base.secret import SecretValue
-from coterie.kube.agent.settings import CapacitySettings, PodDefaults, PressureSettings, PressureThreshold
+from coterie.kube.agent.settings import (
+    CapacitySettings,
+    DeviceSettings,
+    PodDefaults,
+    PressureSettings,
+    PressureThreshold,
+)
 from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
@@ -200,6 +206,7 @@ def _agent(top: Block, network: NetworkConfig, runtime: str, *, joins: bool) -> 
     if dns_subdomain_faults(name) and not (joins and not name):
         raise block.refused("nodeName", f'"{name}" is no valid name; take lower-case letters, digits, "-" and "."')
     default, unlimited, defaults = AgentConfig(name), CapacitySettings(), block.block("defaults")
+    gpus = block.block("gpus")
     host_paths = block.texts("hostPaths", "absolute paths")
     if not all(path.startswith("/") for path in host_paths):
         raise block.refused("hostPaths", "must be a list of absolute paths")
@@ -231,6 +238,9 @@ def _agent(top: Block, network: NetworkConfig, runtime: str, *, joins: bool) -> 
             pods=given.number("pods", unlimited.pods, 1, quoted=True),
             reserved_cpu=kept.quantity("cpu", unlimited.reserved_cpu),
             reserved_memory=kept.quantity("memory", unlimited.reserved_memory),
+        ),
+        devices=DeviceSettings(
+            enabled=gpus.flag("enabled", default.devices.enabled), only=gpus.texts("only", "uuids or numbers in quotes")
         ),
         bandwidth_mbit=given.number("bandwidth", 0, 0, quoted=True),
         reserved_bandwidth_mbit=kept.number("bandwidth", default.reserved_bandwidth_mbit, 0, quoted=True),

@@ -43,6 +43,7 @@ USED = (
     "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
     "agent.podCIDR", "agent.allowHostNetwork", "agent.linkRoutes", "agent.containerRuntime",
+    "agent.gpus.enabled", "agent.gpus.only[]",
     "agent.eviction.memoryAvailable", "agent.eviction.diskAvailable", "agent.eviction.inodesFree",
     "agent.eviction.pidsAvailable", "agent.eviction.softMemoryAvailable", "agent.eviction.softDiskAvailable",
     "agent.eviction.softGraceSeconds", "agent.eviction.transitionSeconds",

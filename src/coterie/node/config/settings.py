@@ -9,7 +9,7 @@ from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
 from coterie.kube.agent.images.sources import PullSettings
-from coterie.kube.agent.settings import CapacitySettings, PodDefaults, PressureSettings
+from coterie.kube.agent.settings import CapacitySettings, DeviceSettings, PodDefaults, PressureSettings
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
 
@@ -99,6 +99,8 @@ class AgentConfig:
     pressure: PressureSettings = field(default_factory=PressureSettings)
     """`agent.eviction`: when memory, disk or processes run short, and pods are evicted."""
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
+    devices: DeviceSettings = field(default_factory=DeviceSettings)
+    """`agent.gpus`: which GPUs the node offers."""
     bandwidth_mbit: int = 0
     """`capacity.bandwidth`; 0: the speed of the network card."""
     reserved_bandwidth_mbit: int = 10

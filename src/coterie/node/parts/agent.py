@@ -100,6 +100,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             default_handler=container_runtime.default_handler(
                 chosen, container_runtime.installed, root=os.getuid() == 0
             ),
+            devices=chosen.devices,
         ),
         clock,
         plugins=[engines, *_network_plugins(node)],
@@ -107,6 +108,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
         served_images=lambda: _app_images(client),
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
+    port.devices = agent.devices
     if check is not None:
         check.on_change = agent.node.update_conditions
     _runtime, *rest = agent.groups
