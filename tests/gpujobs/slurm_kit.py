@@ -115,6 +115,16 @@ class SlurmTestCluster:
                 os.killpg(daemon.pid, signal.SIGKILL)
             daemon.wait()
 
+    def kill_steps(self) -> None:
+        """What a lost machine takes with it: the processes that run jobs there."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError):
+                    if (entry / "cmdline").read_bytes().startswith(b"slurmstepd: ") and str(self.conf) in (
+                        entry / "environ"
+                    ).read_bytes().decode(errors="replace"):
+                        os.kill(int(entry.name), signal.SIGKILL)
+
     def cut_connections(self) -> None:
         """Every SSH connection ends; sshd forks a process for each, in a session of its own."""
         for entry in Path("/proc").iterdir():

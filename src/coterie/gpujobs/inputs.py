@@ -49,5 +49,5 @@ async def _from(client: Client, job: GpuJob, source: JobFiles, read_table: ReadT
     parts = await storage.load(client, namespace, uid, "in", source.upload.parts)
     if parts is None:
         raise FilesMissing(f"waiting for the upload of {source.upload.parts} part(s)")
-    files = read_archive(join(parts, source.upload.sha256), strip_top=True)
+    files = read_archive(join(parts, source.upload.sha256))
     return {joined(source.path, name): file for name, file in files.items()}
