@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # As many as cores: tests of whole networks measure nothing, but more workers make them wait for each other.
 JOBS ?= $(shell nproc)
 
-.PHONY: setup demo psi secretflow hashes sbom protos fuzz test test-user lint types unit conformance kubernetes bench clean help
+.PHONY: setup demo psi secretflow hashes sbom protos fuzz test test-user lint types unit conformance kubernetes slurm bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,9 @@ test-user: $(STAMP)  ## the tests of pods and networks; as an ordinary user they
 kubernetes: setup  ## kube-controller-manager and kube-scheduler of Kubernetes against our API server (builds them with Go)
 	@scripts/get-kubernetes
 	COTERIE_REAL_KUBERNETES=1 $(BIN)/pytest -q tests/real_kubernetes
+
+slurm: setup  ## GPU jobs on a real Slurm: faults, node loss, fifty jobs at once (minutes)
+	COTERIE_SLURM=1 $(BIN)/pytest -q --timeout 300 tests/gpujobs
 
 bench: $(STAMP)  ## measure; prints the table that docs/benchmarks.md keeps
 	$(BIN)/python -m benchmarks.run

@@ -44,6 +44,9 @@ class ControllerSettings:
     1."""
     autoscaler_seconds: int = 15
     """`autoscalerSeconds`: how often HorizontalPodAutoscalers are evaluated."""
+    local_slurm_user: str = ""
+    """`localSlurmUser`: the user as whom SlurmClusters with `local: true` run Slurm's commands on this machine; empty: such
+    clusters are refused."""
     port_range: tuple[int, int] = (20000, 32766)
     """`portRange`, first and last: the ports that engines of tasks get. Control planes that share a machine need ranges
     that do not meet."""
