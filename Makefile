@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # As many as cores: tests of whole networks measure nothing, but more workers make them wait for each other.
 JOBS ?= $(shell nproc)
 
-.PHONY: setup demo psi secretflow hashes sbom protos fuzz test test-user lint types unit conformance kubernetes bench clean help
+.PHONY: setup demo psi secretflow hashes sbom protos fuzz test test-user lint types unit conformance kubernetes gpu bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -72,8 +72,11 @@ kubernetes: setup  ## kube-controller-manager and kube-scheduler of Kubernetes a
 	@scripts/get-kubernetes
 	COTERIE_REAL_KUBERNETES=1 $(BIN)/pytest -q tests/real_kubernetes
 
+gpu:  ## tests of GPUs, as root on a machine that has one; packages come from .gpu-wheels (scripts/get-gpu-wheels)
+	@tests/gpu/run
+
 bench: $(STAMP)  ## measure; prints the table that docs/benchmarks.md keeps
 	$(BIN)/python -m benchmarks.run
 
 clean:  ## remove what make made
-	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .tools .gpu-wheels .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
