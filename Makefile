@@ -8,7 +8,7 @@ JOBS ?= $(shell scripts/test-workers)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup kubectl servers runtimes demo psi secretflow psi-or-skip secretflow-or-skip hashes sbom protos fuzz
-.PHONY: test test-user prepare lint types collect unit kubernetes slurm bench clean help
+.PHONY: test test-user prepare lint types collect unit kubernetes slurm gpu bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -92,8 +92,11 @@ kubernetes: setup  ## kube-controller-manager and kube-scheduler of Kubernetes a
 slurm: setup  ## GPU jobs on a real Slurm: faults, node loss, fifty jobs at once (minutes)
 	COTERIE_SLURM=1 $(BIN)/pytest -q --timeout 300 tests/gpujobs
 
+gpu:  ## tests of GPUs, as root on a machine that has one; packages come from .gpu-wheels (scripts/get-gpu-wheels)
+	@tests/gpu/run
+
 bench: $(STAMP)  ## measure; prints the table that docs/benchmarks.md keeps
 	$(BIN)/python -m benchmarks.run
 
 clean:  ## remove what make made
-	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .tools .gpu-wheels .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -225,11 +225,11 @@ class DeviceManager:
                 if self._held_elsewhere:
                     self._wait_for_others.set()
                 raise
+            if uid not in self._records.pods:
+                ids = sorted(found.pods[uid].ids())
+                log.info("Devices were given to a pod", pod=str(pod_model.key_of(pod)), uid=uid, ids=ids)
             self._records = found
             self._waiting.discard(uid)
-        log.info(
-            "Devices were given to a pod", pod=str(pod_model.key_of(pod)), uid=uid, ids=sorted(found.pods[uid].ids())
-        )
 
     def _allocate_locked(self, uid: str, pod: Object, wanted: Sequence[str], running: bool) -> AllocationRecords:
         """In a thread; what it changes in memory is what it returns."""
