@@ -269,6 +269,11 @@ class ContainerRun:
             return
         self._home.loop.call_later(_MEMORY_SECONDS, self._watch_memory)
 
+    def limits_changed(self, limits: dict[str, int]) -> None:
+        """Its group was given other limits while it runs."""
+        self.spec["limits"].update(limits)
+        self._home.records.save_soon(self.uid, self.key, self.record)
+
     def _memory_message(self) -> str:
         limits, groups = self.spec["limits"], self._home.groups
         if limits["memory"] and (groups is None or groups.memory_limit_reached(self.group)):

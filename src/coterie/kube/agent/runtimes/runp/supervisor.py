@@ -29,6 +29,7 @@ from coterie.kube.agent.runtimes.runp import (
     linux,
     pod_networks,
     probe,
+    resize,
     seccomp,
     users,
     wire,
@@ -249,6 +250,8 @@ class PodSupervisor:
         known = self._pods.get(uid)
         if known is not None and "slot" in known.about:
             about["slot"] = known.about["slot"]
+        if known is not None and "limits" in known.about:
+            about["limits"] = known.about["limits"]  # they are changed by `resize` only
         if self._networks is not None:
             self._networks.add(about)
         try:
@@ -353,6 +356,33 @@ class PodSupervisor:
         if run is not None:
             run.signal(request["signal"])
         connection.answer(request, True)
+
+    def _do_resize(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        """Other CPU and memory limits for a pod and for its running containers."""
+        uid, wanted, groups = request["uid"], request["limits"], self._home.groups
+        pod = self._pods.get(uid)
+        if pod is None or groups is None:
+            connection.refuse(
+                request, "ResizeError", "there is no such pod" if groups else "there are no control groups"
+            )
+            return
+        had = pod.about.get("limits") or wanted
+        loose = resize.looser(had, wanted)
+        groups.update(uid, loose["cpu"], loose["shares"], loose["memory"])
+        runs = {name: run for (name, _), run in pod.runs.items() if not run.finished and not run.starting}
+        problem = resize.resize_containers(groups, runs, request["containers"])
+        final = bool(request["final"]) and not problem
+        problem = problem or (resize.memory_problem(groups, uid, "The pod", wanted["memory"]) if final else "")
+        if final and not problem:
+            groups.update(uid, wanted["cpu"], wanted["shares"], wanted["memory"])
+            for run in runs.values():
+                run.limits_changed({"pod_memory": wanted["memory"]})
+        pod.about["limits"] = {**had, **{key: (wanted if final and not problem else loose)[key] for key in resize.KEYS}}
+        self._records.save(uid, "pod", pod.about, flush=False)
+        if problem:
+            connection.refuse(request, "ResizeError", problem)
+        else:
+            connection.answer(request, True)
 
     def _do_remove(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         pod = self._pods.get(request["uid"])
