@@ -16,7 +16,7 @@ from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
 from coterie.http.server import HttpServer
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
-from coterie.kube.agent.server.usage_metrics import ContainerMetrics
+from coterie.kube.agent.server.usage_metrics import ContainerUsageSource
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.control.manager import Runnable
 from coterie.kube.metrics.endpoint import MetricsEndpoint, ScrapeAccess
@@ -33,13 +33,13 @@ log = logger("node")
 
 def build(node: NodeContext) -> list[list[Runnable]]:
     settings = node.settings
-    bound = _bound(settings.metrics)
+    bound = open_port(settings.metrics)
     if bound is None:
         return []
     sources: list[MetricsSource] = [_Build(settings), MachineSource()]
     if (plane := node.find("api", ApiPlane)) is not None:
         sources.append(_ApiServerSource(plane))
-    return [[MetricsPort(bound, sources, _slow_sources(node), _access(settings.metrics), node.clock)]]
+    return [[MetricsPort(bound, sources, _slow_sources(node), access(settings.metrics), node.clock)]]
 
 
 def _slow_sources(node: NodeContext) -> Sequence[MetricsSource]:
@@ -55,10 +55,10 @@ def _slow_sources(node: NodeContext) -> Sequence[MetricsSource]:
         found = {"job": marks.get(KUSCIA_JOB_ID, ""), "task": marks.get(KUSCIA_TASK_ID, "")}
         return {**found, "party": node.settings.domain} if found["task"] else {}
 
-    return [ContainerMetrics(node.get("runtime", RunpRuntime), belongs_to)]
+    return [ContainerUsageSource(node.get("runtime", RunpRuntime), belongs_to)]
 
 
-def _bound(wanted: MetricsConfig) -> socket.socket | None:
+def open_port(wanted: MetricsConfig) -> socket.socket | None:
     family = socket.AF_INET6 if ":" in wanted.address else socket.AF_INET
     try:
         return socket.create_server((wanted.address, wanted.port), family=family, backlog=16)
@@ -74,7 +74,7 @@ def _bound(wanted: MetricsConfig) -> socket.socket | None:
         return None
 
 
-def _access(wanted: MetricsConfig) -> ScrapeAccess:
+def access(wanted: MetricsConfig) -> ScrapeAccess:
     token = None
     if wanted.token_file:
         try:

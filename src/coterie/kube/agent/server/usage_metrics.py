@@ -14,7 +14,7 @@ _PODS_AT_ONCE = 50
 """Measured without a pause: twenty microseconds for a file, four files for a pod."""
 
 
-class ContainerMetrics:
+class ContainerUsageSource:
     """A source of metrics. Reads control groups, so it is asked in the background rather than by a scrape."""
 
     name = "pods"
