@@ -15,7 +15,7 @@ from coterie.base.log import logger
 from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
 from coterie.http.server import HttpServer
-from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
+from coterie.kube.agent.runtimes.by_handler import RuntimesByHandler
 from coterie.kube.agent.server.usage_metrics import ContainerUsageSource
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.control.manager import Runnable
@@ -55,7 +55,7 @@ def _slow_sources(node: NodeContext) -> Sequence[MetricsSource]:
         found = {"job": marks.get(KUSCIA_JOB_ID, ""), "task": marks.get(KUSCIA_TASK_ID, "")}
         return {**found, "party": node.settings.domain} if found["task"] else {}
 
-    return [ContainerUsageSource(node.get("runtime", RunpRuntime), belongs_to)]
+    return [ContainerUsageSource(node.get("pod_runtime", RuntimesByHandler), belongs_to)]
 
 
 def open_port(wanted: MetricsConfig) -> socket.socket | None:
