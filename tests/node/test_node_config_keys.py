@@ -159,6 +159,11 @@ USED = [
     ("dns.port", 5353, "dns.port", 5353, MASTER),
     ("dns.clusterDomain", "cluster.example", "dns.cluster_domain", "cluster.example", MASTER),
     ("dns.upstream[]", "192.0.2.1:53", "dns.upstream", ("192.0.2.1:53",), MASTER),
+    ("metrics.enabled", False, "metrics.enabled", False, MASTER),
+    ("metrics.host", "127.0.0.9", "metrics.address", "127.0.0.9", LITE),
+    ("metrics.port", 9191, "metrics.port", 9191, AUTONOMY),
+    ("metrics.allow[]", "10.0.0.0/24", "metrics.allow", ("10.0.0.0/24",), AUTONOMY),
+    ("metrics.tokenFile", "/etc/token", "metrics.token_file", "/etc/token", AUTONOMY),
     ("runtime", "runp", "agent.port", 10250, AUTONOMY),
 ]  # fmt: skip
 TESTED_ELSEWHERE = {

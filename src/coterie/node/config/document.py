@@ -34,6 +34,7 @@ from coterie.node.config.settings import (
     DataMeshConfig,
     KusciaApiConfig,
     LogRotation,
+    MetricsConfig,
     NetworkConfig,
     NodeSettings,
     Notice,
@@ -128,6 +129,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         dns=section.dns,
         data_mesh=_data_mesh(top.block("dataMesh"), section) if mode != "master" else DataMeshConfig(enabled=False),
         kuscia_api=_kuscia_api(top, section),
+        metrics=_metrics(top.block("metrics"), section),
         domain_key=_domain_key(top),
         log_level=level,
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
@@ -304,6 +306,26 @@ def _data_mesh(block: Block, section: gateway.GatewaySection) -> DataMeshConfig:
         address=block.address("host", section.dns.address),
         http_port=block.number("httpPort", default.http_port, *PORTS),
         grpc_port=block.number("grpcPort", default.grpc_port, *PORTS),
+    )
+
+
+def _metrics(block: Block, section: gateway.GatewaySection) -> MetricsConfig:
+    allow = block.texts("allow", "addresses and networks")
+    for each in allow:
+        try:
+            ipaddress.ip_network(each)
+        except ValueError:
+            raise block.refused(
+                "allow", f'"{each}" is no address or network; take such as 10.0.0.5 or 10.0.0.0/24'
+            ) from None
+    default = MetricsConfig()
+    return MetricsConfig(
+        enabled=block.flag("enabled", True),
+        address=block.address("host", section.dns.address),
+        port=block.number("port", default.port, *PORTS_OR_ANY),
+        required=block.has("port"),
+        allow=allow,
+        token_file=block.text("tokenFile", ""),
     )
 
 

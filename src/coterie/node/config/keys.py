@@ -58,6 +58,7 @@ USED = (
     "gateway.name", "gateway.workers", "gateway.enabled",
     "dataMesh.enabled", "dataMesh.host", "dataMesh.httpPort", "dataMesh.grpcPort",
     "kusciaAPI.enabled", "kusciaAPI.host", "confManager.host",
+    "metrics.enabled", "metrics.host", "metrics.port", "metrics.allow[]", "metrics.tokenFile",
     "dns.enabled", "dns.host", "dns.port", "dns.upstream[]", "dns.clusterDomain",
 )  # fmt: skip
 
@@ -69,7 +70,7 @@ WITHOUT_EFFECT = {
     "clusterToken": _LEAVE + "lites join with a deploy token, or with a file from `coterie node add`",
     "debug": _LEAVE + "there is no profiling port; logLevel: DEBUG shows more",
     "debugPort": _LEAVE + "there is no profiling port",
-    "metricUpdatePeriod": _LEAVE + "metrics are measured when they are asked for",
+    "metricUpdatePeriod": _LEAVE + "metrics are measured when somebody scrapes",
     "runk.namespace": _NOT_RUNK,
     "runk.dnsServers[]": _NOT_RUNK,
     "runk.kubeconfigFile": _NOT_RUNK,

@@ -156,6 +156,21 @@ class KusciaApiConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """`metrics`: the one page for Prometheus."""
+
+    enabled: bool = True
+    address: str = "127.0.0.1"
+    port: int = 9091
+    required: bool = False
+    """Whether the port was asked for. Without that, a node whose port is taken runs without the page and says so."""
+    allow: tuple[str, ...] = ()
+    """Addresses and networks that may scrape besides the machine itself."""
+    token_file: str = ""
+    """A file with a token with which anybody may scrape; empty: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogRotation:
     """`logrotate`: how much is kept of logs that grow without end."""
 
@@ -201,6 +216,7 @@ class NodeSettings:
     dns: DnsConfig = field(default_factory=DnsConfig)
     data_mesh: DataMeshConfig = field(default_factory=DataMeshConfig)
     kuscia_api: KusciaApiConfig = field(default_factory=KusciaApiConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     domain_key: SecretValue | None = None
     """The domain's RSA key (PEM) when the configuration carries it; None: the one in var/certs, made when missing."""
     log_level: str = "INFO"
