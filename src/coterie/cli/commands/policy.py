@@ -99,6 +99,7 @@ def arguments(parser: options.Parser) -> None:
     rules.add_argument("--cpu", metavar="AMOUNT", default="", help="CPUs of one task or deployment")
     rules.add_argument("--memory", metavar="AMOUNT", default="", help="memory of one task or deployment")
     rules.add_argument("--bandwidth", metavar="N", default="", help="bandwidth that one of them may reserve")
+    rules.add_argument("--gpus", metavar="N", default="", help="GPUs of one task or deployment (default: none)")
     rules.add_argument("--priority", metavar="N", default="", help="highest priority of a task")
     rules.add_argument(
         "--hours", metavar="HOURS", action="append", default=[], help='when: "Mon-Fri 08:00-18:00"; may be repeated'
@@ -117,6 +118,7 @@ def arguments(parser: options.Parser) -> None:
     quota.add_argument("--max-cpu", metavar="AMOUNT", default="", help="CPUs")
     quota.add_argument("--max-memory", metavar="AMOUNT", default="", help="memory")
     quota.add_argument("--max-disk", metavar="AMOUNT", default="", help="disk")
+    quota.add_argument("--max-gpus", metavar="N", default="", help="GPUs (default: as --gpus says)")
     parser.add_argument("--reject", action="store_true", help="for approve: reject it")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
@@ -163,7 +165,7 @@ def _changes(args: argparse.Namespace) -> Object:
     for field, text in texts:
         if text:
             out[field] = None if text == _NONE else text
-    for field, text in (("bandwidth", args.bandwidth), ("priority", args.priority)):
+    for field, text in (("bandwidth", args.bandwidth), ("gpus", args.gpus), ("priority", args.priority)):
         if text:
             out[field] = _number(f"--{field}", text)
     if args.outside:
@@ -173,7 +175,7 @@ def _changes(args: argparse.Namespace) -> Object:
 
 def _quota_changes(args: argparse.Namespace) -> Object:
     out: Object = {}
-    for field, text in (("tasks", args.max_tasks), ("pods", args.max_pods)):
+    for field, text in (("tasks", args.max_tasks), ("pods", args.max_pods), ("gpus", args.max_gpus)):
         if text:
             out[field] = _number(f"--max-{field}", text)
     for field, text in (("cpu", args.max_cpu), ("memory", args.max_memory), ("disk", args.max_disk)):
@@ -296,6 +298,7 @@ def summary(spec: PartnerPolicySpec) -> str:
             ("cpu", spec.cpu),
             ("memory", spec.memory),
             ("bandwidth", spec.bandwidth),
+            ("gpus", spec.gpus),
             ("priority", spec.priority),
             ("hours", spec.hours),
         )

@@ -55,7 +55,7 @@ class Execution:
                 streams,
                 tty=tty,
                 group=run.group,
-                join=run.leader,
+                join=run.inside,
                 on_pid=self._process_started,
                 on_done=self._launch_over,
             )
@@ -88,7 +88,7 @@ class Execution:
         """A terminal of the container's own /dev/pts, so that `tty` in there names something that is there."""
         try:
             master = os.open(
-                f"/proc/{run.program or run.leader}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
+                f"/proc/{run.program or run.inside}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
             )
             fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
             slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
