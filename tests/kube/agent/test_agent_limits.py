@@ -111,6 +111,14 @@ def test_a_pod_as_a_whole(containers: list[Object], spec: dict[str, Any], expect
     assert pod_limits(pod("p", *containers, **spec), DEFAULTS) == expected
 
 
+def test_the_overhead_of_a_runtime_class_is_added() -> None:
+    overhead = {"overhead": {"memory": "48Mi", "cpu": "250m"}}
+    found = pod_limits(pod("p", limited(cpu="1", memory="64Mi", requests={"cpu": "500m"}), **overhead), DEFAULTS)
+    assert (found.cpu_milli, found.memory_bytes, found.cpu_shares_milli) == (1250, 112 * MIB, 750)
+    found = pod_limits(pod("p", container(), **overhead), DEFAULTS)
+    assert (found.cpu_milli, found.memory_bytes) == (0, 8 * GIB), "what has no limit gets none by it"
+
+
 def test_storage_limits() -> None:
     volumes = [{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}, {"name": "w", "emptyDir": {}}]
     both = pod("p", limited("a", ephemeral_storage="1Gi"), limited("b", ephemeral_storage="2Gi"), volumes=volumes)
