@@ -719,7 +719,7 @@ class CriRuntime:
         url = (await self._call("Attach", request))["url"]
         ended = asyncio.create_task(self._exit_code(run), name="cri-attached")
         try:
-            return await Attachment.open(url, ended, stdin=stdin, tty=run.tty)
+            return await Attachment.open(url, ended, stdin=stdin, tty=run.tty, stdin_once=run.stdin_once)
         except BaseException:
             ended.cancel()
             raise
