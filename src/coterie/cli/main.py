@@ -89,6 +89,7 @@ _GPU_JOB_ACTIONS = (
 _NODE_ACTIONS = (
     Command("node add", "register a machine and write its join file", _NODE, "NAME --address IP [-o FILE] [options]"),
     Command("node join", "make this machine a node", _NODE, "[FILE|-] [options]"),
+    Command("node describe", "show what runs its containers, and which walls are missing", _NODE, "NODE [-o FORMAT]"),
     Command("node drain", "move the pods of a node to other nodes", _NODE, "NODE [options]"),
     Command("node delete", "give up a machine that will not come back", _NODE, "NODE [--force]"),
     Command("node leave", "drain and stop the node of this machine", _NODE, "[options]"),
