@@ -70,6 +70,11 @@ def execute(setup: ChildSetup, pid: int, argv: list[str]) -> NoReturn:
     child.guarded(setup, lambda each: _execute(each, pid, argv))
 
 
+def kill_exec(setup: ChildSetup, pid: int) -> NoReturn:
+    """End the process that `execute` began."""
+    child.guarded(setup, lambda each: _kill_exec(each, pid))
+
+
 def name_of(leader: int) -> str:
     """What the program calls the container whose shim is known to the machine as `leader`. It knows that one only, but
     gVisor listens on a socket of this name in the pod's network."""
@@ -193,6 +198,8 @@ def _fill(setup: ChildSetup) -> list[str]:
     sources = setup.sources
     assert sources is not None
     filesystem.make_devices(spec, sources)
+    if spec["tty"]:
+        filesystem.mount_point("/dev/console", directory=False)  # where the program puts the terminal
     placed = filesystem.put_volumes(sources)
     sources.close()
     _check_directory(spec["cwd"])
@@ -400,7 +407,20 @@ def _execute(setup: ChildSetup, pid: int, argv: list[str]) -> None:
     about = bundle.process(
         spec, argv, capabilities=linux.effective_capabilities(), hard_limits=_hard_limits(), tty=setup.tty
     )
-    file = f"/run/exec-{os.getpid()}.json"
+    file = f"{_exec_file(spec)}.json"
     _write(file, json.dumps(about))
     child.finish_streams(setup)
-    os.execve(_PROGRAM, [*command(spec), "exec", "--process", file, name_of(pid)], _ENVIRONMENT)
+    words = ["exec", "--process", file, "--internal-pid-file", f"{_exec_file(spec)}.pid", name_of(pid)]
+    os.execve(_PROGRAM, [*command(spec), *words], _ENVIRONMENT)
+
+
+def _exec_file(spec: dict[str, Any]) -> str:
+    return f"/run/exec-{spec['exec_number']}"
+
+
+def _kill_exec(setup: ChildSetup, pid: int) -> None:
+    _join(setup, pid)
+    with open(f"{_exec_file(setup.spec)}.pid") as file:
+        number = file.read().strip()
+    words = ["kill", "--pid", number, name_of(pid), str(int(signal.SIGKILL))]
+    os.execve(_PROGRAM, [*command(setup.spec), *words], _ENVIRONMENT)
