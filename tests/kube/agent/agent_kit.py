@@ -14,6 +14,7 @@ from coterie.base.clock import VirtualClock
 from coterie.base.paths import DomainPaths
 from coterie.http.messages import UserInfo
 from coterie.kube.agent.agent import Agent, make
+from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.runtimes.fake import HOST_IMAGE, FakeMachine, FakeRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodSettings
 from coterie.kube.api.errors import NotFound
@@ -70,6 +71,7 @@ class World:
         self.store = MemoryStore()
         self.agent: Agent | None = None
         self.engines = EngineSettings("alice")
+        self.images: NodeImages | None = None
         self.settings = AgentSettings(
             node_name="node-1",
             paths=DomainPaths(root / "alice"),
@@ -111,7 +113,9 @@ class World:
         self.runtime = FakeRuntime(self.machine)
         issuer = EngineCertificateIssuer(DomainAuthority(self.settings.paths), "alice", self.clock)
         plugin = EnginePlugin(self.engines, issuer, NoConfigStore())
-        self.agent = make(self.client, self.informers, self.runtime, self.settings, self.clock, plugins=[plugin])
+        self.agent = make(
+            self.client, self.informers, self.runtime, self.settings, self.clock, plugins=[plugin], images=self.images
+        )
         self.manager = Manager([[self.informers], *self.agent.groups], clock=self.clock)
         self._task = asyncio.create_task(self.manager.run())
 

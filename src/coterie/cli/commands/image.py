@@ -22,7 +22,8 @@ from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
 from coterie.kube.agent.images import archive
 from coterie.kube.agent.images import pull as pulling
-from coterie.kube.agent.images.model import ImageError, StoredImage, split
+from coterie.kube.agent.images.environment import environment_id
+from coterie.kube.agent.images.model import HOST, ImageError, StoredImage, split
 from coterie.kube.agent.images.references import RegistryEndpoint
 from coterie.kube.agent.images.sources import ConfiguredRegistry, PullSettings, RegistryCredentials, docker_credentials
 from coterie.kube.agent.images.store import ImageStore
@@ -120,9 +121,9 @@ def store_directory(args: argparse.Namespace, app: App) -> Path:
 
 
 def _list(args: argparse.Namespace, app: App, store: ImageStore) -> None:
-    images = store.images()
+    images = [_current(store, image) for image in store.images()]
     if args.words:
-        wanted = {store.resolve(word).id for word in args.words}
+        wanted = {_current(store, store.resolve(word)).id for word in args.words}
         images = [image for image in images if image.id in wanted]
     if args.output == "name":
         for image in images:
@@ -138,6 +139,11 @@ def _list(args: argparse.Namespace, app: App, store: ImageStore) -> None:
         app.write(render_table(table, wide=False, no_headers=False, colour=app.colour))
 
 
+def _current(store: ImageStore, image: StoredImage) -> StoredImage:
+    """With the id of the code that is installed now."""
+    return replace(image, id=environment_id(image, store.environments)) if image.kind == HOST else image
+
+
 def _entry(image: StoredImage) -> dict[str, object]:
     entry: dict[str, object] = {"name": image.name, "id": image.id, "size": image.size, "kind": image.kind}
     details = {
@@ -148,6 +154,7 @@ def _entry(image: StoredImage) -> dict[str, object]:
         "user": image.user,
         "directory": image.directory,
         "visible": list(image.visible),
+        "digest": image.manifest,
     }
     return entry | {key: value for key, value in details.items() if value}
 

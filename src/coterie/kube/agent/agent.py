@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
-from coterie.kube.agent.images.puller import ImagePuller
+from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.node.registration import NodeRegistration
 from coterie.kube.agent.plugin import AgentPlugin
@@ -85,12 +85,20 @@ def make(
     *,
     plugins: Sequence[AgentPlugin] = (),
     network: Callable[[], PodNetworkState] = PodNetworkState,
-    images: ImagePuller | None = None,
+    images: NodeImages | None = None,
 ) -> Agent:
     """`informers` must be running (or be started before the agent's groups). `network`: how that of the pods is now."""
     events = EventRecorder(client, "agent", instance=settings.node_name, clock=clock)
     node = NodeRegistration(
-        client, settings, runtime.name, clock, images=lambda: node_images(runtime), plugins=plugins, network=network
+        client,
+        settings,
+        runtime.name,
+        clock,
+        images=lambda: node_images(runtime),
+        plugins=plugins,
+        network=network,
+        handlers=runtime.handlers,
+        limitations=runtime.limitations,
     )
     volumes = LocalVolumes(client, settings.volumes_directory, settings.node_name)
     pods = PodManager(

@@ -7,7 +7,7 @@ from functools import cache
 
 from coterie.base.clock import Clock
 from coterie.kube.agent import agent as agents
-from coterie.kube.agent.images.puller import ImagePuller
+from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.network_check import NetworkCheck
 from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.plugin import AgentPlugin
@@ -89,7 +89,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
         ),
         clock,
         plugins=[engines, *_network_plugins(node)],
-        images=ImagePuller(runtime.store, settings.images) if settings.images.remote else None,
+        images=NodeImages(runtime.store, settings.images, clock),
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     if check is not None:

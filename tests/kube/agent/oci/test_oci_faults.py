@@ -57,9 +57,9 @@ async def test_a_killed_supervisor_costs_neither_containers_nor_logs_nor_codes(o
     await box.runtime.stop_container("uid-1", "long", 5)
     assert box.state("long").exit_code == 143
     await box.runtime.remove_pod("uid-1")
-    assert not Path(f"/proc/{vanishing['pid']}").exists(), "all processes of a container end with its shim"
+    assert not Path(f"/proc/{vanishing['pid']}").exists(), "all processes of a container end with its shim"  # noqa: ASYNC240
     assert marked_below(box.settings.directory) == []
-    assert str(box.root) not in Path("/proc/mounts").read_text()
+    assert str(box.root) not in Path("/proc/mounts").read_text()  # noqa: ASYNC240
 
 
 async def test_a_supervisor_killed_during_a_start_leaves_nothing(own_box: OciHarness) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 
 import coterie
 from coterie.base.files import PRIVATE_FILE, private_directory, write_atomic
+from coterie.kube.agent.images.environment import environment_id
 from coterie.kube.agent.images.model import HOST, ROOTFS, ImageError, StoredImage, normalise, without_registry
 
 HOST_IMAGE = "coterie/host:latest"
@@ -36,6 +37,8 @@ class ImageStore:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.layers = directory / "layers"
+        self.environments = directory / "environments"
+        """What is known about the files of host environments."""
         self._refs = directory / "refs"
         self._builtin = {image.name: image for image in builtin_images()}
 
@@ -125,7 +128,7 @@ class ImageStore:
             workdir=workdir,
             visible=tuple(os.path.normpath(path) for path in visible),
         )
-        return self.save(replace(image, id=_id_of(image)))
+        return self.save(replace(image, id=environment_id(image, self.environments)))
 
     def add_rootfs(
         self,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
-from coterie.kube.agent.images.puller import ImagePuller
+from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.decide import EVICTED
@@ -57,7 +57,7 @@ class PodManager:
         plugins: tuple[AgentPlugin, ...],
         local_volumes: LocalVolumes,
         allocatable: Callable[[], Mapping[str, str]] = dict,
-        images: ImagePuller | None = None,
+        images: NodeImages | None = None,
     ) -> None:
         self.ready = asyncio.Event()
         self.pressures: frozenset[str] = frozenset()
@@ -93,6 +93,7 @@ class PodManager:
             wake=self._queue.add_after,
             forget=self._forget,
             allocatable=allocatable,
+            requests_of_others=self._requests_of_others,
             images=images,
         )
 
@@ -116,6 +117,10 @@ class PodManager:
         worker.give_up(EVICTED, message)
         self._queue.add(uid)
         return True
+
+    def _requests_of_others(self, uid: str) -> tuple[int, int]:
+        given = [worker.allocated_requests() for other, worker in self._workers.items() if other != uid]
+        return sum(cpu for cpu, _ in given), sum(memory for _, memory in given)
 
     def known_uids(self) -> set[str]:
         """All pods that are still somebody's: the API's, the runtime's or a worker's."""

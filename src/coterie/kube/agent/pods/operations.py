@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coterie.kube.agent.images.model import ImageError
+from coterie.kube.agent.images.model import ANY_IMAGE, ID_MISMATCH, ImageError, ImageRefused, RequiredImage
 from coterie.kube.agent.images.sources import secret_credentials
 from coterie.kube.agent.plugin import AgentPlugin, PluginProblem
 from coterie.kube.agent.pods import pod_model, security_context
@@ -19,7 +19,7 @@ from coterie.kube.agent.pods.containers import container_spec, remove_old_logs, 
 from coterie.kube.agent.pods.downward import ConfigProblem, NoSuchConfig
 from coterie.kube.agent.pods.environment import variables
 from coterie.kube.agent.pods.hosts_files import hosts_file, resolver_file
-from coterie.kube.agent.pods.limits import pod_limits
+from coterie.kube.agent.pods.limits import container_limits, pod_limits
 from coterie.kube.agent.pods.worker_context import WorkerContext
 from coterie.kube.agent.runtimes.protocol import (
     ContainerState,
@@ -28,6 +28,7 @@ from coterie.kube.agent.runtimes.protocol import (
     PodNetworkClass,
     PodRuntime,
     PodSandbox,
+    ResizingRuntime,
     RuntimeFailure,
 )
 from coterie.kube.agent.settings import AgentSettings
@@ -168,11 +169,13 @@ async def start(
         found: Mapping[str, str] = variables(pod, container, lookup, facts)
         replaced: dict[tuple[str, str], Path] = {}
         added: list[Mount] = []
+        required = ANY_IMAGE
         for plugin in tools.plugins:
             more = await plugin.container_additions(pod, container, found, volumes, lookup, facts, home)
             found = {**found, **more.variables}
             replaced.update(more.replaced)
             added += more.mounts
+            required = more.image if more.image != ANY_IMAGE else required
         mounts = (
             *volumes.mounts(container, found, replaced),
             *added,
@@ -187,7 +190,8 @@ async def start(
         raise OperationFailed("CreateContainerConfigError", str(problem), final=final) from problem
     except (OSError, ApiError, TransportError) as error:
         raise OperationFailed("CreateContainerConfigError", str(error)) from error
-    await _pull(tools, pod, container)
+    await _pull(tools, pod, container, required)
+    spec = replace(spec, image_id=await _verified_id(tools, container, required))
     try:
         logs.joinpath(container["name"]).mkdir(parents=True, exist_ok=True)
         remove_old_logs(logs / container["name"], attempt, tools.settings.pods.kept_logs)
@@ -198,10 +202,42 @@ async def start(
         raise OperationFailed("CreateContainerError", str(error)) from error
 
 
-async def _pull(tools: WorkerContext, pod: Object, container: Object) -> None:
+async def _verified_id(tools: WorkerContext, container: Object, required: RequiredImage) -> str:
+    """Of the image that will be started; empty where there is none, which the runtime reports."""
+    if tools.images is None:
+        if required != ANY_IMAGE:
+            raise OperationFailed(
+                ID_MISMATCH, "this node cannot verify the id that is required of the image", final=True
+            )
+        return ""
+    try:
+        image = await tools.images.verified(container.get("image") or "", required)
+    except ImageRefused as problem:
+        raise OperationFailed(problem.reason, str(problem), final=True) from problem
+    except ImageError:
+        return ""  # no name of an image: the runtime says so
+    except OSError as error:
+        raise OperationFailed("ImageInspectError", str(error)) from error
+    return image.id if image is not None else ""
+
+
+async def resize(tools: WorkerContext, pod: Object, containers: Sequence[str], *, final: bool) -> None:
+    """Give running containers, and the pod as a whole, the limits that `pod` says. Raises RuntimeFailure."""
+    runtime, defaults = tools.runtime, tools.default_limits()
+    if not isinstance(runtime, ResizingRuntime):
+        raise RuntimeFailure("ResizeError", f"the runtime {runtime.name} cannot change limits of running containers")
+    wanted = {
+        name: container_limits(pod, container, defaults)
+        for name in containers
+        if (container := pod_model.container_named(pod, name)) is not None
+    }
+    await runtime.resize_pod(pod_model.uid_of(pod), pod_limits(pod, defaults), wanted, final=final)
+
+
+async def _pull(tools: WorkerContext, pod: Object, container: Object, required: RequiredImage) -> None:
     """The image, if the container's policy asks for it and the node may bring it."""
     image = container.get("image") or ""
-    if tools.images is None or not tools.images.needed(image, container.get("imagePullPolicy") or ""):
+    if tools.images is None or not tools.images.needed(image, container.get("imagePullPolicy") or "", required):
         return
     lookup = tools.objects.lookup(pod_model.key_of(pod).namespace)
     names = [secret.get("name") or "" for secret in pod["spec"].get("imagePullSecrets") or ()]
@@ -209,6 +245,8 @@ async def _pull(tools: WorkerContext, pod: Object, container: Object) -> None:
     tools.record_event(pod, "Normal", "Pulling", f'Pulling image "{image}"', container["name"])
     try:
         outcome = await tools.images.pull(image, secret_credentials(secrets))
+    except ImageRefused as problem:
+        raise OperationFailed(problem.reason, f'Failed to pull image "{image}": {problem}') from problem
     except ImageError as problem:
         raise OperationFailed("ErrImagePull", f'Failed to pull image "{image}": {problem}') from problem
     except OSError as error:

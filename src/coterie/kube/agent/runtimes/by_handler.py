@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from coterie.kube.agent.runtimes.protocol import (
+    ContainerLimits,
     ContainerSpec,
     ContainerState,
     ContainerUsage,
@@ -23,6 +24,7 @@ from coterie.kube.agent.runtimes.protocol import (
     PodRuntime,
     PodSandbox,
     PodState,
+    ResizingRuntime,
     RuntimeFailure,
     RuntimeHandler,
 )
@@ -86,6 +88,20 @@ class RuntimesByHandler:
 
     async def signal_container(self, pod_uid: str, name: str, number: int) -> None:
         await self._of(pod_uid).signal_container(pod_uid, name, number)
+
+    def resize_problem(self, pod_uid: str) -> str:
+        runtime = self._of(pod_uid)
+        if isinstance(runtime, ResizingRuntime):
+            return runtime.resize_problem(pod_uid)
+        return f"the runtime {runtime.name} cannot change the limits of running containers"
+
+    async def resize_pod(
+        self, pod_uid: str, limits: ContainerLimits, containers: Mapping[str, ContainerLimits], *, final: bool
+    ) -> None:
+        runtime = self._of(pod_uid)
+        if not isinstance(runtime, ResizingRuntime):
+            raise RuntimeFailure("ResizeError", self.resize_problem(pod_uid))
+        await runtime.resize_pod(pod_uid, limits, containers, final=final)
 
     async def stop_pod(self, pod_uid: str, grace: float) -> None:
         await self._of(pod_uid).stop_pod(pod_uid, grace)

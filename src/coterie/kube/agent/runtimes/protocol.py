@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class RuntimeFailure(Exception):
@@ -166,6 +166,8 @@ class ContainerSpec:
     """Paths of the host that the process may write besides its mounts (for runtimes that share the host's files)."""
     target: str = ""
     """A container of the pod whose processes this one sees and may signal; empty: it sees its own only."""
+    image_id: str = ""
+    """The id that the agent verified. A runtime starts no other image; empty: whichever has the name."""
     devices: tuple[str, ...] = ()
     """Devices of the host that the container was given, such as /dev/nvidia0; it sees no other but the harmless ones."""
 
@@ -254,6 +256,20 @@ class ExecSession(Protocol):
 
     async def close(self) -> None:
         """Let go; an exec that still runs is killed, an attached container is not."""
+
+
+@runtime_checkable
+class ResizingRuntime(Protocol):
+    """A runtime that changes limits of containers while they run. Not every one can."""
+
+    def resize_problem(self, pod_uid: str) -> str:
+        """Why limits of this pod cannot be changed; empty: they can."""
+
+    async def resize_pod(
+        self, pod_uid: str, limits: ContainerLimits, containers: Mapping[str, ContainerLimits], *, final: bool
+    ) -> None:
+        """Change CPU and memory of the pod as a whole and of running containers, by name. Not `final`: the pod keeps what
+        it had where that is more. Raises RuntimeFailure, for example when more memory is used than the new limit."""
 
 
 class PodRuntime(Protocol):

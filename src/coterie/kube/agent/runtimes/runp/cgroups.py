@@ -28,6 +28,9 @@ if TYPE_CHECKING:
         def create(self, group: str, cpu: int, shares: int, memory: int, pids: int) -> None:
             """With these limits; 0: none, and the least share of the CPU."""
 
+        def update(self, group: str, cpu: int, shares: int, memory: int) -> None:
+            """Other limits for a group that is there; 0 as for `create`."""
+
         def open_for_joining(self, group: str) -> list[int]:
             """Handles: a process that writes `0` to each is inside."""
 
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 
 WANTED = ("cpu", "memory", "pids")
 _PERIOD = 100_000
+_UNLIMITED = 1 << 63
 
 
 def _write(path: str, value: str) -> None:
@@ -174,6 +178,19 @@ class CgroupV1:
         if pids and "pids" in self._trees:
             _write(f"{self._at('pids', group)}/pids.max", str(pids))
 
+    def update(self, group: str, cpu: int, shares: int, memory: int) -> None:
+        if "cpu" in self._trees:
+            at = self._at("cpu", group)
+            _write(f"{at}/cpu.shares", str(shares_of(shares)))
+            _write(f"{at}/cpu.cfs_quota_us", str(max(1000, cpu * _PERIOD // 1000) if cpu else -1))
+        if "memory" in self._trees:
+            at = self._at("memory", group)
+            files = [f"{at}/memory.limit_in_bytes", f"{at}/memory.memsw.limit_in_bytes"]
+            wanted, now = memory or _UNLIMITED, _number(files[0])
+            # The limit without swap may never be above the one with it.
+            for path in files if wanted < now else reversed(files):
+                _write_if_there(path, str(memory or -1))
+
     def open_for_joining(self, group: str) -> list[int]:
         # `tasks`, not `cgroup.procs`: a thread that moves itself needs no lock on all forks of the machine, which costs
         # ten milliseconds for each tree; and a process before exec has one thread only.
@@ -264,6 +281,15 @@ class CgroupV2:
             _write_if_there(f"{at}/memory.oom.group", "1")
         if pids and "pids" not in self.missing:
             _write(f"{at}/pids.max", str(pids))
+
+    def update(self, group: str, cpu: int, shares: int, memory: int) -> None:
+        at = self._at(group)
+        if "cpu" not in self.missing:
+            _write(f"{at}/cpu.weight", str(weight_of(shares)))
+            _write(f"{at}/cpu.max", f"{max(1000, cpu * _PERIOD // 1000) if cpu else 'max'} {_PERIOD}")
+        if "memory" not in self.missing:
+            _write(f"{at}/memory.max", str(memory or "max"))
+            _write_if_there(f"{at}/memory.swap.max", "0" if memory else "max")
 
     def open_for_joining(self, group: str) -> list[int]:
         return [os.open(f"{self._at(group)}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)]

@@ -22,7 +22,7 @@ import signal
 import socket
 import termios
 
-from coterie.kube.agent.runtimes.runp import confine, filesystem, init, linux
+from coterie.kube.agent.runtimes.runp import bubblewrap, confine, filesystem, init, linux
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,11 +120,26 @@ def _start(setup: ChildSetup) -> None:
     fresh_process(setup)
     if mode:
         socket.sethostname(setup.spec["hostname"])
+        if setup.spec.get("bwrap"):
+            _start_in_bubblewrap(setup)
         filesystem.enter(setup.spec, setup.sources or filesystem.open_sources(setup.spec))
         os.chdir(setup.spec["cwd"]) if os.path.isdir(setup.spec["cwd"]) else _no_directory(setup.spec["cwd"])
     else:
         os.chdir(setup.spec["cwd"] if filesystem.covered(setup.spec, setup.spec["cwd"]) else setup.spec["work"])
     _finish(setup, setup.spec["argv"])
+
+
+def _start_in_bubblewrap(setup: ChildSetup) -> NoReturn:
+    spec = setup.spec
+    root, machine = filesystem.enter_beside(spec, setup.sources or filesystem.open_sources(spec))
+    if not os.path.isdir(spec["cwd"]):
+        _no_directory(spec["cwd"])
+    os.chdir(spec["cwd"])
+    # bwrap would only say that it could not start the program; what is wrong with it is found out before.
+    argv = [find_program(spec["argv"][0], environment_of(spec)), *spec["argv"][1:]]
+    filesystem.return_to(machine)
+    join_group(setup)
+    bubblewrap.execute(spec, setup.powers, root, setup.filter_program, argv)
 
 
 def _start_beside(setup: ChildSetup, pid: int) -> None:
@@ -157,7 +172,30 @@ def handles_of(pid: int, names: tuple[str, ...]) -> list[tuple[int, int]]:
     return found
 
 
+def _join_bubblewrap(setup: ChildSetup, pid: int) -> None:
+    """First into the user namespace of the container, to become its user, then into bwrap's namespaces."""
+    spec, program = setup.spec, setup.spec["joined_program"]
+    outer = handles_of(pid, ("user",))
+    if setup.powers["network"]:
+        outer.insert(0, (os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC), linux.CLONE_NEWNET))
+    inner = handles_of(program, tuple(name for name, _ in _JOINED))
+    for handle, kind in outer:
+        linux.setns(handle, kind)
+    if spec.get("slot") is not None:
+        become_root()
+    confine.become_user(spec, setup.powers, linux.effective_capabilities())
+    for handle, kind in inner:
+        linux.setns(handle, kind)
+    fork_and_report(setup)
+    fresh_process(setup)
+    os.chdir(spec["cwd"])
+    spec |= {"user": None, "group": None, "groups": [], "capabilities": [], "escalation": False}
+    _finish(setup, spec["exec"])
+
+
 def _join(setup: ChildSetup, pid: int) -> None:
+    if setup.spec.get("bwrap"):
+        _join_bubblewrap(setup, pid)
     if setup.powers["namespaces"]:
         handles = []
         if setup.powers["network"]:
@@ -229,23 +267,26 @@ def forget_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def finish_streams(setup: ChildSetup) -> None:
+def _finish(setup: ChildSetup, argv: list[str]) -> None:
+    join_group(setup)
+    confine.confine(setup.spec, setup.powers, setup.filter_program)
+    execute(argv, environment_of(setup.spec))
+
+
+def environment_of(spec: dict[str, Any]) -> dict[bytes, bytes]:
+    return {
+        name.encode(errors="surrogateescape"): value.encode(errors="surrogateescape") for name, value in spec["env"]
+    }
+
+
+def join_group(setup: ChildSetup) -> None:
+    """Streams and control group are the container's; then wait for the word to go."""
     for handle, number in ((setup.stdin, 0), (setup.stdout, 1), (setup.stderr, 2)):
         os.dup2(handle, number)
     for cgroup_handle in setup.cgroup:
         os.write(cgroup_handle, b"0")
     if os.read(setup.go, 1) != b"g":
         os._exit(NOT_SET_UP)  # the supervisor died before it could write us down
-
-
-def _finish(setup: ChildSetup, argv: list[str]) -> None:
-    finish_streams(setup)
-    confine.confine(setup.spec, setup.powers, setup.filter_program)
-    environment = {
-        name.encode(errors="surrogateescape"): value.encode(errors="surrogateescape")
-        for name, value in setup.spec["env"]
-    }
-    execute(argv, environment)
 
 
 def _no_directory(path: str) -> None:
@@ -262,18 +303,50 @@ class ExecError(Exception):
 
 def execute(argv: list[str], environment: dict[bytes, bytes]) -> NoReturn:
     name = argv[0]
-    if "/" in name:
-        candidates = [name]
-    else:
-        folders = environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode(errors="surrogateescape")
-        candidates = [f"{folder or '.'}/{name}" for folder in folders.split(":")]
     refused: OSError | None = None
-    for candidate in candidates:
+    for candidate in _candidates(name, environment):
         try:
             os.execve(candidate, argv, environment)
         except OSError as problem:
             if problem.errno not in (errno.ENOENT, errno.ENOTDIR):
                 refused = refused or problem
+    _cannot_execute(name, refused)
+
+
+def find_program(name: str, environment: dict[bytes, bytes]) -> str:
+    """Where a program is that another one will execute. Raises ExecError."""
+    refused: OSError | None = None
+    for candidate in _candidates(name, environment):
+        problem = 0 if os.path.isfile(candidate) and os.access(candidate, os.X_OK) else errno.EACCES
+        if not problem and not _has_format(candidate):
+            problem = errno.ENOEXEC
+        if not problem:
+            return candidate
+        if os.path.exists(candidate):
+            refused = refused or OSError(problem, os.strerror(problem))
+    _cannot_execute(name, refused)
+
+
+def _has_format(path: str) -> bool:
+    """Whether the kernel will know what to do with it: a program or a script that names its interpreter."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True  # one may execute what one may not read
+    try:
+        return os.read(handle, 4).startswith((b"#!", b"\x7fELF"))
+    finally:
+        os.close(handle)
+
+
+def _candidates(name: str, environment: dict[bytes, bytes]) -> list[str]:
+    if "/" in name:
+        return [name]
+    folders = environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode(errors="surrogateescape")
+    return [f"{folder or '.'}/{name}" for folder in folders.split(":")]
+
+
+def _cannot_execute(name: str, refused: OSError | None) -> NoReturn:
     if refused is not None:
         raise ExecError(NOT_EXECUTABLE, f'exec: "{name}": {(refused.strerror or "").lower()}')
     if "/" in name:

@@ -48,7 +48,7 @@ class Execution:
         ends: list[int] = []
         try:
             streams = self._terminal(run, ends) if tty else self._pipes(ends, stdin, stderr)
-            spec = {**run.spec, "exec": argv, "exec_number": time.monotonic_ns()}
+            spec = {**run.spec, "exec": argv, "exec_number": time.monotonic_ns(), "joined_program": run.program}
             self._sandboxed = (spec, run.leader) if sandbox_signals.needed(spec) else None
             if tty:
                 spec["env"] = [["TERM", "xterm"], *run.spec["env"]]
@@ -90,7 +90,9 @@ class Execution:
     def _terminal(self, run: ContainerRun, ends: list[int]) -> tuple[int, int, int]:
         """A terminal of the container's own /dev/pts, so that `tty` in there names something that is there."""
         try:
-            master = os.open(f"/proc/{run.inside}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            master = os.open(
+                f"/proc/{run.program or run.inside}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
+            )
             fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
             slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:

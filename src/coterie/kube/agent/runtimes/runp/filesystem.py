@@ -25,6 +25,7 @@ from coterie.kube.agent.runtimes.runp import linux, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 HOME = "/home/app"
@@ -224,12 +225,39 @@ def covered(spec: dict[str, Any], path: str) -> bool:
 
 def enter(spec: dict[str, Any], sources: Sources) -> None:
     """Make the container's root and go there."""
+    _make_root(spec, sources, linux.change_root)
+
+
+def enter_beside(spec: dict[str, Any], sources: Sources) -> tuple[str, int]:
+    """As `enter`, with the machine's root kept in the mount namespace. Where the container's root is, and a handle of the
+    machine's, to `return_to`."""
+    handle = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return _make_root(spec, sources, _change_own_root), handle
+
+
+def _change_own_root(path: str) -> None:
+    os.chroot(path)
+    os.chdir("/")
+
+
+def return_to(handle: int) -> None:
+    """The root of this process is what `enter_beside` left."""
+    os.fchdir(handle)
+    os.chroot(".")
+    os.close(handle)
+
+
+def masked_proc() -> list[str]:
+    return [name for name in _MASKED_PROC if os.path.exists(f"/proc/{name}")]
+
+
+def _make_root(spec: dict[str, Any], sources: Sources, change_root: Callable[[str], None]) -> str:
     linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
     kind = spec["root"]["kind"]
     new = make_root(spec, sources, STAGE)
     # Before the old root goes: a user namespace may mount a /proc only while it sees another.
     linux.mount("proc", f"{new}/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
-    linux.change_root(new)
+    change_root(new)
     make_devices(spec, sources)
     if not spec["privileged"]:
         _guard_proc()
@@ -239,6 +267,7 @@ def enter(spec: dict[str, Any], sources: Sources) -> None:
         linux.set_attributes(handle, linux.ATTR_RDONLY, recursive=False)
         os.close(handle)
     sources.close()
+    return new
 
 
 def make_root(spec: dict[str, Any], sources: Sources, stage: str) -> str:

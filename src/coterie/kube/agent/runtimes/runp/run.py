@@ -17,7 +17,7 @@ import socket
 import time
 
 from coterie.kube.agent.runtimes.oci import sandbox_signals
-from coterie.kube.agent.runtimes.runp import cgroups, child, init, linux, processes, users
+from coterie.kube.agent.runtimes.runp import bubblewrap, cgroups, child, init, linux, processes, users
 from coterie.kube.agent.runtimes.runp.launch import Launch, LaunchContext
 from coterie.kube.agent.runtimes.runp.logs import LogFile, LogStream
 from coterie.kube.agent.runtimes.runp.streams import OutputListener, OutputStream
@@ -33,6 +33,7 @@ UNKNOWN = "ContainerStatusUnknown"
 _PIPE_BYTES = 256 << 10
 _MEMORY_SECONDS = 1.0
 """How often the memory of a container is counted where the kernel does not."""
+_SIGNALLED = 128
 _SPEC_ONLY = ("spec", "start_ticks", "boot")
 
 
@@ -86,6 +87,11 @@ class ContainerRun:
     @property
     def _sandboxed(self) -> bool:
         return sandbox_signals.needed(self.spec)
+
+    @property
+    def program(self) -> int:
+        """The container's program where another one waits for it; 0: it is `pid`, or has not been started yet."""
+        return bubblewrap.program_of(self._processes(), self.pid) if self.spec.get("bwrap") and self.pid else 0
 
     @property
     def finished(self) -> bool:
@@ -143,8 +149,13 @@ class ContainerRun:
 
     def _limit(self, groups: Cgroups) -> None:
         limits = self.spec["limits"]
-        pids = limits["pids"] + (sandbox_signals.OWN_THREADS if self._sandboxed and limits["pids"] else 0)
-        groups.create(self.group, limits["cpu"], limits["shares"], limits["memory"], pids)
+        groups.create(self.group, limits["cpu"], limits["shares"], limits["memory"], self._most_processes())
+
+    def _most_processes(self) -> int:
+        limit = int(self.spec["limits"]["pids"])
+        if not limit or self._sandboxed:
+            return limit + sandbox_signals.OWN_THREADS if limit else 0
+        return limit + bubblewrap.OWN_PROCESSES if self.spec.get("bwrap") else limit
 
     @property
     def starting(self) -> bool:
@@ -308,6 +319,11 @@ class ContainerRun:
             return
         self._home.loop.call_later(_MEMORY_SECONDS, self._watch_memory)
 
+    def limits_changed(self, limits: dict[str, int]) -> None:
+        """Its group was given other limits while it runs."""
+        self.spec["limits"].update(limits)
+        self._home.records.save_soon(self.uid, self.key, self.record)
+
     def _memory_message(self) -> str:
         limits, groups = self.spec["limits"], self._home.groups
         if limits["memory"] and (groups is None or groups.memory_limit_reached(self.group)):
@@ -380,8 +396,8 @@ class ContainerRun:
         status = init.read_note(self._path("exit"))
         code = os.waitstatus_to_exitcode(self._ended if status is None else status)
         number = -code if code < 0 else 0
-        if self._sandboxed and code > 128:
-            code, number = 0, code - 128  # a sandbox cannot die of a signal as its program did
+        if (self.spec.get("bwrap") or self._sandboxed) and code > _SIGNALLED:
+            number = code - _SIGNALLED  # as a shell, bwrap and runsc have no other way to say so
         self._finish_group(lambda: self._end(128 + number if number else code, number, "", ""))
 
     def _finish_group(self, then: Callable[[], None]) -> None:
@@ -469,7 +485,7 @@ class ContainerRun:
         elif self._sandboxed:
             sandbox_signals.send(self._home.nothing, self.spec, self._home.powers, self.leader, number, everyone=False)
         else:
-            processes.send(self.pid, number)
+            processes.send(self.program or self.pid, number)
 
     def stop(self, grace: float, waiter: Callable[[], None]) -> None:
         if self.finished:
@@ -486,8 +502,11 @@ class ContainerRun:
                 self._home.nothing, self.spec, self._home.powers, self.leader, signal.SIGTERM, everyone=True
             )
         elif grace > 0:
+            # Who only waits for the program is not asked to end before it.
+            waiting = self.pid if self.program else 0
             for pid in self._processes() or [self.pid]:
-                processes.send(pid, signal.SIGTERM)
+                if pid != waiting:
+                    processes.send(pid, signal.SIGTERM)
         self._check_stopped(0.005)
 
     def _check_stopped(self, wait: float) -> None:
@@ -501,6 +520,8 @@ class ContainerRun:
     def _processes(self) -> list[int]:
         if self._home.groups is not None:
             return self._home.groups.processes(self.group)
+        if self.spec.get("bwrap"):
+            return processes.below(self.leader)
         if self._own_pids:
             return [pid for pid in processes.in_namespace(self.leader) if pid != self.leader]
         return processes.marked(f"{self.uid}/{self.key}")

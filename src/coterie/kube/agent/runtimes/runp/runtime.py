@@ -11,13 +11,13 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie import __version__
 from coterie.base.log import logger
 from coterie.kube.agent.images.flatten import flatten
-from coterie.kube.agent.images.model import HOST, ImageError, StoredImage
+from coterie.kube.agent.images.model import HOST, ID_MISMATCH, ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.runtimes.oci import tools
 from coterie.kube.agent.runtimes.protocol import (
@@ -35,7 +35,7 @@ from coterie.kube.agent.runtimes.protocol import (
     RuntimeFailure,
     RuntimeHandler,
 )
-from coterie.kube.agent.runtimes.runp import cgroups, pod_networks
+from coterie.kube.agent.runtimes.runp import cgroups, handlers, pod_networks
 from coterie.kube.agent.runtimes.runp.client import (
     ConnectionLost,
     SupervisorClient,
@@ -75,7 +75,8 @@ class RunpRuntime:
         self._client = SupervisorClient(settings.directory, self._group, settings.without, self._on_event, self._lost)
         self._powers: dict[str, Any] = {}
         self._addresses = PodAddresses(settings.network.cidr) if settings.network is not None else None
-        self._handlers: tuple[RuntimeHandler, ...] = (RuntimeHandler(self.name, True, version=__version__),)
+        self._handlers: tuple[RuntimeHandler, ...] = (handlers.RUNP,)
+        self._bwrap = ""
         self._tools: list[tools.OciTool] = []
         self._groups: cgroups.Cgroups | None = None
         self._sandboxes: dict[str, PodSandbox] = {}
@@ -99,11 +100,19 @@ class RunpRuntime:
         self._closed = False
         self._settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._tools, _ = await asyncio.gather(tools.find(), self._connect())
+        await self._find_handlers()
         for sentence in self.limitations():
             _log.warning("Containers are isolated less than they could be", why=sentence)
         if self._settings.network is not None:
             self._holder.start()
         self._end_when_idle(_IDLE_AT_START)
+
+    async def _find_handlers(self) -> None:
+        async def attempt(path: str) -> str:
+            return str((await self._ask("try-bubblewrap", program=path)).result)
+
+        bubblewrap, self._bwrap = await handlers.bubblewrap(self._powers, attempt)
+        self._handlers = (handlers.RUNP, bubblewrap)
 
     async def close(self) -> None:
         self._closed = True
@@ -252,8 +261,9 @@ class RunpRuntime:
         known = self._runs.get(pod_uid, {}).get((spec.name, spec.attempt))
         if known is not None:
             return _state(known)
-        image = self._image(spec.image)
-        request = start_request(self._settings, self.store, image, pod, spec, self._powers, self._tool(pod, spec))
+        image = pinned_image(self.store, spec, self._settings.node)
+        tool = self._tool(pod, spec)
+        request = start_request(self._settings, self.store, image, pod, spec, self._powers, self._bwrap, tool)
         try:
             await self._make_files(pod, spec, image, request)
         except OSError as problem:
@@ -274,24 +284,13 @@ class RunpRuntime:
             return None
         handler = tools.handler_of(tool, self._powers)
         if not handler.available:
-            raise RuntimeFailure("CreateContainerError", f'the handler "{pod.handler}" is not available: {handler.why}')
+            raise RuntimeFailure(
+                "RuntimeHandlerMissing", f'the handler "{pod.handler}" is not available on this node: {handler.why}'
+            )
         problem = tools.refused(pod.handler, spec)
         if problem is not None:
             raise problem
         return tool.request()
-
-    def _image(self, name: str) -> StoredImage:
-        try:
-            image = self.store.find(name)
-        except ImageError as problem:
-            raise RuntimeFailure("InvalidImageName", str(problem)) from problem
-        if image is None:
-            raise RuntimeFailure(
-                "ErrImageNeverPull",
-                f'image "{name}" is not on node "{self._settings.node}"; '
-                "bring it with `coterie image load` or `coterie image add` on that machine",
-            )
-        return image
 
     async def _make_files(
         self, pod: PodSandbox, spec: ContainerSpec, image: StoredImage, request: dict[str, Any]
@@ -324,6 +323,18 @@ class RunpRuntime:
 
     async def signal_container(self, pod_uid: str, name: str, number: int) -> None:
         await self._ask("signal", uid=pod_uid, name=name, signal=int(number))
+
+    def resize_problem(self, pod_uid: str) -> str:
+        return "" if self._groups is not None else "this node has no control groups, so limits cannot be changed"
+
+    async def resize_pod(
+        self, pod_uid: str, limits: ContainerLimits, containers: Mapping[str, ContainerLimits], *, final: bool
+    ) -> None:
+        wanted = {name: _resized(each) for name, each in containers.items()}
+        await self._ask("resize", uid=pod_uid, limits=_resized(limits), containers=wanted, final=final)
+        sandbox = self._sandboxes.get(pod_uid)
+        if final and sandbox is not None:
+            self._sandboxes[pod_uid] = replace(sandbox, limits=replace(limits, pids=sandbox.limits.pids))
 
     async def stop_pod(self, pod_uid: str, grace: float) -> None:
         names = {name for name, _ in self._runs.get(pod_uid, {})}
@@ -592,6 +603,25 @@ class RunpRuntime:
         return tuple(self._powers.get("limitations", ()))
 
 
+def pinned_image(store: ImageStore, spec: ContainerSpec, node: str) -> StoredImage:
+    """The image of a container; the one that the agent verified, if it did. Raises RuntimeFailure."""
+    try:
+        image = store.find(spec.image)
+    except ImageError as problem:
+        raise RuntimeFailure("InvalidImageName", str(problem)) from problem
+    if image is None:
+        raise RuntimeFailure(
+            "ErrImageNeverPull",
+            f'image "{spec.image}" is not on node "{node}"; '
+            "bring it with `coterie image load` or `coterie image add` on that machine",
+        )
+    if spec.image_id and image.kind == HOST:
+        return replace(image, id=spec.image_id)  # of the code as the agent saw it
+    if spec.image_id and image.id != spec.image_id:
+        raise RuntimeFailure(ID_MISMATCH, f'image "{spec.image}" was replaced while its container was being started')
+    return image
+
+
 class _Events:
     """Uids of pods that changed, each at most once in the queue. Begins when it is made, not when it is first asked."""
 
@@ -652,6 +682,10 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
             "pids": sandbox.limits.pids,
         },
     }
+
+
+def _resized(limits: ContainerLimits) -> dict[str, int]:
+    return {"cpu": limits.cpu_milli, "shares": limits.cpu_shares_milli, "memory": limits.memory_bytes}
 
 
 _SANDBOX_TEXTS = (
