@@ -11,7 +11,7 @@ import pytest
 from oci_kit import OciHarness
 from runp_kit import log_text, marked_below
 
-from coterie.kube.agent.runtimes.protocol import ExecSession, RuntimeFailure
+from coterie.kube.agent.runtimes.protocol import ExecSession, Mount, RuntimeFailure
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 
 
@@ -34,10 +34,16 @@ async def command(box: OciHarness, *words: str, name: str = "main") -> tuple[int
     return code, out.decode()
 
 
-async def test_a_killed_supervisor_costs_neither_containers_nor_logs_nor_codes(own_box: OciHarness) -> None:
+async def test_a_killed_supervisor_costs_neither_containers_nor_logs_nor_codes(
+    own_box: OciHarness, tmp_path: Path
+) -> None:
     box = own_box
-    script = "i=0; while [ $i -lt 30 ]; do echo line $i; i=$((i+1)); sleep 0.03; done; exit 6"
-    talks = await box.start(script, "talks")
+    (tmp_path / "share").mkdir()
+    script = (
+        "i=0; while [ $i -lt 30 ]; do echo line $i; i=$((i+1)); sleep 0.03; done; "
+        "while [ ! -e /share/go ]; do sleep 0.05; done; exit 6"
+    )
+    talks = await box.start(script, "talks", mounts=(Mount(tmp_path / "share", "/share"),))
     await box.start("sleep 600", "long")
     await box.start("exec sleep 601", "vanishes")
     before = box.state("long")
@@ -49,6 +55,7 @@ async def test_a_killed_supervisor_costs_neither_containers_nor_logs_nor_codes(o
     box.runtime = RunpRuntime(box.settings)
     await box.runtime.open()
     assert box.state("long") == before
+    (tmp_path / "share/go").touch()
     state = await box.ended("talks")
     assert (state.exit_code, state.reason) == (6, "Error")
     assert log_text(talks.log_path).splitlines() == [f"line {i}" for i in range(30)]

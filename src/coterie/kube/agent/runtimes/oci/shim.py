@@ -43,6 +43,8 @@ _RESOURCES = {
     "RLIMIT_CORE": resource.RLIMIT_CORE,
     "RLIMIT_NOFILE": resource.RLIMIT_NOFILE,
     "RLIMIT_FSIZE": resource.RLIMIT_FSIZE,
+    "RLIMIT_DATA": resource.RLIMIT_DATA,
+    "RLIMIT_NPROC": resource.RLIMIT_NPROC,
 }
 _MOST_LOG = 1 << 16
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -135,10 +137,8 @@ def _make(setup: ChildSetup) -> None:
         capabilities=linux.effective_capabilities(),
         hard_limits=_hard_limits(),
         placed=placed,
-        filtering=bool(setup.filter_program),
+        powers=setup.powers,
     )
-    if setup.powers["namespaces"] == "user":
-        config["process"]["user"] = {"uid": 0, "gid": 0}  # there is one user only
     _write(f"{_BUNDLE}/config.json", json.dumps(config))
     number = _create(setup, name)
     known = _machines_number(machine, number)
@@ -146,7 +146,9 @@ def _make(setup: ChildSetup) -> None:
     os.write(setup.status, f"P{known} {own}\n".encode())
     if os.read(setup.go, 1) != b"g":
         _abandon(number)  # the supervisor died before it could write us down
-    if _call(setup, [*command(spec), "start", name]):
+    status = _call(setup, [*command(spec), "start", name])
+    # Killed: by the container's program, as all that it can (`kill -9 -1`), so it has been started.
+    if status and not os.WIFSIGNALED(status):
         _kill(number)
         raise filesystem.SetupError(_problem("start"))
     for handle in (0, 1, 2):
@@ -367,7 +369,12 @@ def _execute(setup: ChildSetup, pid: int, argv: list[str]) -> None:
     root = f"{_IMAGE}/root" if spec["root"]["kind"] == "layers" else _IMAGE
     _inside(root, lambda: _find_program(spec, argv[0]))
     about = bundle.process(
-        spec, argv, capabilities=linux.effective_capabilities(), hard_limits=_hard_limits(), tty=setup.tty
+        spec,
+        argv,
+        capabilities=linux.effective_capabilities(),
+        hard_limits=_hard_limits(),
+        tty=setup.tty,
+        powers=setup.powers,
     )
     file = f"{_exec_file(spec)}.json"
     _write(file, json.dumps(about))
