@@ -66,6 +66,8 @@ USED = [
     ("enableWorkloadApprove", True, "workload_approve", True, AUTONOMY),
     ("agent.allowPrivileged", True, "agent.allow_privileged", True, AUTONOMY),
     ("agent.allowHostNetwork", True, "agent.allow_host_network", True, AUTONOMY),
+    ("agent.gpus.enabled", False, "agent.devices.enabled", False, AUTONOMY),
+    ("agent.gpus.only[]", "GPU-1", "agent.devices.only", ("GPU-1",), AUTONOMY),
     ("agent.linkRoutes", False, "agent.link_routes", False, AUTONOMY),
     ("agent.containerRuntime", "crun", "agent.container_runtime", "crun", AUTONOMY),
     ("agent.podCIDR", "10.200.0.0/16", "agent.pod_cidr", "10.200.0.0/16", AUTONOMY),
@@ -115,6 +117,7 @@ USED = [
     ("controllers.profile", "quick", "controllers.node_grace_seconds", 6, MASTER),
     ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),
     ("controllers.autoscalerSeconds", 5, "controllers.autoscaler_seconds", 5, MASTER),
+    ("controllers.localSlurmUser", "slurm-user", "controllers.local_slurm_user", "slurm-user", MASTER),
     ("controllers.podEvictionSeconds", 0, "controllers.pod_eviction_seconds", 0, MASTER),
     ("controllers.portRange", [20000, 20999], "controllers.port_range", (20000, 20999), MASTER),
     ("network.podCIDR", "10.200.0.0/16", "network.pod_cidr", "10.200.0.0/16", MASTER),
@@ -156,6 +159,11 @@ USED = [
     ("dns.port", 5353, "dns.port", 5353, MASTER),
     ("dns.clusterDomain", "cluster.example", "dns.cluster_domain", "cluster.example", MASTER),
     ("dns.upstream[]", "192.0.2.1:53", "dns.upstream", ("192.0.2.1:53",), MASTER),
+    ("metrics.enabled", False, "metrics.enabled", False, MASTER),
+    ("metrics.host", "127.0.0.9", "metrics.address", "127.0.0.9", LITE),
+    ("metrics.port", 9191, "metrics.port", 9191, AUTONOMY),
+    ("metrics.allow[]", "10.0.0.0/24", "metrics.allow", ("10.0.0.0/24",), AUTONOMY),
+    ("metrics.tokenFile", "/etc/token", "metrics.token_file", "/etc/token", AUTONOMY),
     ("runtime", "runp", "agent.port", 10250, AUTONOMY),
 ]  # fmt: skip
 TESTED_ELSEWHERE = {
@@ -376,6 +384,12 @@ def test_registries() -> None:
         ),
         ({"defaultRegistry": "?"}, "image.defaultRegistry: .*is not a registry"),
         ({"httpProxy": "socks://x"}, "image.httpProxy: .*is not a proxy"),
+        ({"signatures": [{"keys": ["k"]}]}, r"image.signatures\[0\].images: is missing"),
+        ({"signatures": [{"images": ["*"]}]}, r"image.signatures\[0\].keys: is missing"),
+        ({"sharedStore": "images"}, "image.sharedStore: .*is not an absolute path"),
+        ({"sharedStore": "/var/../etc"}, "image.sharedStore: .*is not an absolute path"),
+        ({"gc": {"maximumAge": "soon"}}, "image.gc.maximumAge: .*is not a duration"),
+        ({"gc": {"highThresholdPercent": 70, "lowThresholdPercent": 80}}, "lowThresholdPercent: must not be above"),
     ],
 )
 def test_registries_that_are_none(image: dict[str, Any], words: str) -> None:

@@ -125,10 +125,20 @@ HOSTILE = {
 }
 QUANTITY = st.sampled_from(["1", "250m", "1Gi", 2, "0"])
 AMOUNTS = st.dictionaries(
-    st.sampled_from(["cpu", "memory", "ephemeral-storage", "kuscia.io/bandwidth", "nvidia.com/gpu", "hugepages-2Mi"]),
+    st.sampled_from(
+        [
+            "cpu",
+            "memory",
+            "ephemeral-storage",
+            "kuscia.io/bandwidth",
+            "nvidia.com/gpu",
+            "example.com/gpu",
+            "hugepages-2Mi",
+        ]
+    ),
     QUANTITY,
     max_size=4,
-)
+).map(lambda amounts: {name: "1" if name == "nvidia.com/gpu" else amount for name, amount in amounts.items()})
 RESOURCES = st.fixed_dictionaries({}, optional={"requests": AMOUNTS, "limits": AMOUNTS, "claims": JUNK})
 EXTRA = st.dictionaries(
     KEYS.filter(lambda key: key not in ("name", "replicas", "template", "spec", "strategy", "taskID")), JUNK, max_size=4
@@ -229,7 +239,8 @@ def without_listed(spec: dict[str, Any]) -> dict[str, Any]:
         for each in spec["containers"]
     ]
     for each in spec["containers"]:
-        assert counted(each.get("resources")) <= {"cpu", "memory", "ephemeral-storage", "kuscia.io/bandwidth"}
+        listed = {"cpu", "memory", "ephemeral-storage", "kuscia.io/bandwidth", "nvidia.com/gpu"}
+        assert counted(each.get("resources")) <= listed
         assert set(each.get("resources") or {}) <= {"requests", "limits"}
     return {**spec, "containers": containers}
 

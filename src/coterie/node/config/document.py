@@ -14,7 +14,13 @@ import yaml
 from coterie.base import files
 from coterie.base.paths import DomainPaths, default_root
 from coterie.base.secret import SecretValue
-from coterie.kube.agent.settings import CapacitySettings, PodDefaults, PressureSettings, PressureThreshold
+from coterie.kube.agent.settings import (
+    CapacitySettings,
+    DeviceSettings,
+    PodDefaults,
+    PressureSettings,
+    PressureThreshold,
+)
 from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
@@ -28,6 +34,7 @@ from coterie.node.config.settings import (
     DataMeshConfig,
     KusciaApiConfig,
     LogRotation,
+    MetricsConfig,
     NetworkConfig,
     NodeSettings,
     Notice,
@@ -122,6 +129,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         dns=section.dns,
         data_mesh=_data_mesh(top.block("dataMesh"), section) if mode != "master" else DataMeshConfig(enabled=False),
         kuscia_api=_kuscia_api(top, section),
+        metrics=_metrics(top.block("metrics"), section),
         domain_key=_domain_key(top),
         log_level=level,
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
@@ -200,6 +208,7 @@ def _agent(top: Block, network: NetworkConfig, runtime: str, *, joins: bool) -> 
     if dns_subdomain_faults(name) and not (joins and not name):
         raise block.refused("nodeName", f'"{name}" is no valid name; take lower-case letters, digits, "-" and "."')
     default, unlimited, defaults = AgentConfig(name), CapacitySettings(), block.block("defaults")
+    gpus = block.block("gpus")
     host_paths = block.texts("hostPaths", "absolute paths")
     if not all(path.startswith("/") for path in host_paths):
         raise block.refused("hostPaths", "must be a list of absolute paths")
@@ -231,6 +240,9 @@ def _agent(top: Block, network: NetworkConfig, runtime: str, *, joins: bool) -> 
             pods=given.number("pods", unlimited.pods, 1, quoted=True),
             reserved_cpu=kept.quantity("cpu", unlimited.reserved_cpu),
             reserved_memory=kept.quantity("memory", unlimited.reserved_memory),
+        ),
+        devices=DeviceSettings(
+            enabled=gpus.flag("enabled", default.devices.enabled), only=gpus.texts("only", "uuids or numbers in quotes")
         ),
         bandwidth_mbit=given.number("bandwidth", 0, 0, quoted=True),
         reserved_bandwidth_mbit=kept.number("bandwidth", default.reserved_bandwidth_mbit, 0, quoted=True),
@@ -297,6 +309,26 @@ def _data_mesh(block: Block, section: gateway.GatewaySection) -> DataMeshConfig:
     )
 
 
+def _metrics(block: Block, section: gateway.GatewaySection) -> MetricsConfig:
+    allow = block.texts("allow", "addresses and networks")
+    for each in allow:
+        try:
+            ipaddress.ip_network(each)
+        except ValueError:
+            raise block.refused(
+                "allow", f'"{each}" is no address or network; take such as 10.0.0.5 or 10.0.0.0/24'
+            ) from None
+    default = MetricsConfig()
+    return MetricsConfig(
+        enabled=block.flag("enabled", True),
+        address=block.address("host", section.dns.address),
+        port=block.number("port", default.port, *PORTS_OR_ANY),
+        required=block.has("port"),
+        allow=allow,
+        token_file=block.text("tokenFile", ""),
+    )
+
+
 def _kuscia_api(top: Block, section: gateway.GatewaySection) -> KusciaApiConfig:
     default, block, conf = KusciaApiConfig(), top.block("kusciaAPI"), top.block("confManager")
     made = KusciaApiConfig(
@@ -330,6 +362,7 @@ def _controllers(block: Block) -> ControllerSettings:
         node_grace_seconds=block.number("nodeGraceSeconds", default.node_grace_seconds, 3),
         pod_eviction_seconds=block.number("podEvictionSeconds", default.pod_eviction_seconds, 0),
         autoscaler_seconds=block.number("autoscalerSeconds", default.autoscaler_seconds, 1),
+        local_slurm_user=block.text("localSlurmUser", default.local_slurm_user),
         port_range=_port_range(block, default.port_range),
     )
 

@@ -229,6 +229,12 @@ def _mtu(chosen: AgentConfig, bundle: Bundle | None) -> int:
     return min(found, _LARGEST_MTU) - plan.HEADER_BYTES
 
 
+def shared_images(settings: NodeSettings) -> tuple[Path, ...]:
+    """The directory of layers that other domains use as well: no pod may write there."""
+    place = settings.images.shared_store
+    return (Path(place),) if place else ()
+
+
 def _runp_settings(settings: NodeSettings, chosen: AgentConfig, network: PodNetworkSettings | None) -> RunpSettings:
     paths, rotation = settings.paths, settings.logrotate
     return RunpSettings(
@@ -239,7 +245,7 @@ def _runp_settings(settings: NodeSettings, chosen: AgentConfig, network: PodNetw
         network=network,
         allow_host_network=chosen.allow_host_network,
         # Keys, the store and other pods' files; a container sees its own pod's directories all the same.
-        hidden=(paths.home,),
+        hidden=(paths.home, *shared_images(settings)),
         log_bytes=(rotation.max_file_mb or _POD_LOG_MB) << 20,
         log_files=rotation.max_files,
     )

@@ -50,8 +50,10 @@ def start_request(
     spec: ContainerSpec,
     powers: dict[str, Any],
     bwrap: str = "",
+    tool: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """`bwrap`: where that program is. Raises RuntimeFailure for what cannot be started here at all."""
+    """`bwrap`: where that program is; `tool`: the OCI runtime that is to run the container. Raises RuntimeFailure for what
+    cannot be started here at all."""
     words = argv(image, spec.command, spec.args)
     if not words:
         raise RuntimeFailure(
@@ -66,7 +68,7 @@ def start_request(
         _refuse_unreachable(spec)
     if pod.handler == BUBBLEWRAP and bwrap:
         _refuse_in_bubblewrap(spec)
-    elif pod.handler != "runp":
+    elif pod.handler != "runp" and tool is None:
         # Never behind a weaker wall than the one that was asked for.
         why = f'the runtime handler "{pod.handler}" is not available on this node'
         raise RuntimeFailure("RuntimeHandlerMissing", why)
@@ -120,6 +122,7 @@ def start_request(
         "capabilities": _capabilities(spec, powers),
         "seccomp": not spec.security.seccomp_unconfined,
         "target": spec.target,
+        "tool": tool,
         "bwrap": bwrap if pod.handler == BUBBLEWRAP else "",
         "stdin": spec.stdin,
         "stdin_once": spec.stdin_once,
@@ -204,12 +207,13 @@ def _root(
             "hidden": [os.path.realpath(path) for path in settings.hidden],
             "userxattr": own_users,
         }
-    if not powers["overlay"]:
+    layers = (image.directory, ["."]) if image.directory else store.overlay_layers(image)
+    if not powers["overlay"] or layers is None:
         return {"kind": "directory", "directory": str(files / "upper")}
     return {
         "kind": "layers",
-        "base": image.directory or str(store.layers),
-        "lowers": ["."] if image.directory else [f"{path.parent.name}/fs" for path in store.layer_paths(image)],
+        "base": layers[0],
+        "lowers": layers[1],
         "upper": str(files / "upper"),
         "scratch": str(files / "overlay"),
         "userxattr": own_users,

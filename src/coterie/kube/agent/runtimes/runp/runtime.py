@@ -19,6 +19,7 @@ from coterie.base.log import logger
 from coterie.kube.agent.images.flatten import flatten
 from coterie.kube.agent.images.model import HOST, ID_MISMATCH, ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
+from coterie.kube.agent.runtimes.oci import tools
 from coterie.kube.agent.runtimes.pod_events import PodEvents
 from coterie.kube.agent.runtimes.protocol import (
     ContainerLimits,
@@ -77,6 +78,7 @@ class RunpRuntime:
         self._addresses = PodAddresses(settings.network.cidr) if settings.network is not None else None
         self._handlers: tuple[RuntimeHandler, ...] = (handlers.RUNP,)
         self._bwrap = ""
+        self._tools: list[tools.OciTool] = []
         self._groups: cgroups.Cgroups | None = None
         self._sandboxes: dict[str, PodSandbox] = {}
         self._runs: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
@@ -100,7 +102,7 @@ class RunpRuntime:
     async def open(self) -> None:
         self._closed = False
         self._settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        await self._connect()
+        self._tools, _ = await asyncio.gather(tools.find(), self._connect())
         await self._find_handlers()
         for sentence in self.limitations():
             _log.warning("Containers are isolated less than they could be", why=sentence)
@@ -267,7 +269,8 @@ class RunpRuntime:
         if known is not None:
             return _state(known)
         image = pinned_image(self.store, spec, self._settings.node)
-        request = start_request(self._settings, self.store, image, pod, spec, self._powers, self._bwrap)
+        tool = self._tool(pod, spec)
+        request = start_request(self._settings, self.store, image, pod, spec, self._powers, self._bwrap, tool)
         try:
             await self._make_files(pod, spec, image, request)
         except OSError as problem:
@@ -280,6 +283,21 @@ class RunpRuntime:
         else:
             newest.setdefault((spec.name, spec.attempt), run)
         return _state(newest[(spec.name, spec.attempt)])
+
+    def _tool(self, pod: PodSandbox, spec: ContainerSpec) -> dict[str, Any] | None:
+        """The OCI runtime that the pod's handler asks for."""
+        tool = next((tool for tool in self._tools if tool.handler == pod.handler), None)
+        if tool is None:
+            return None
+        handler = tools.handler_of(tool, self._powers)
+        if not handler.available:
+            raise RuntimeFailure(
+                "RuntimeHandlerMissing", f'the handler "{pod.handler}" is not available on this node: {handler.why}'
+            )
+        problem = tools.refused(pod.handler, spec)
+        if problem is not None:
+            raise problem
+        return tool.request()
 
     async def _make_files(
         self, pod: PodSandbox, spec: ContainerSpec, image: StoredImage, request: dict[str, Any]
@@ -298,7 +316,7 @@ class RunpRuntime:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.unlink(missing_ok=True)
                 place.symlink_to(source)
-        if image.kind != HOST and not self._powers["overlay"]:
+        if request["root"]["kind"] == "directory":
             layers = [Path(image.directory)] if image.directory else self.store.layer_paths(image)[::-1]
             await asyncio.to_thread(flatten, layers, files / "upper")
         old = [
@@ -612,7 +630,7 @@ class RunpRuntime:
         return [ImageInfo(image.name, image.id, image.size, image.kind) for image in self.store.images()]
 
     def handlers(self) -> Sequence[RuntimeHandler]:
-        return self._handlers
+        return (*self._handlers, *tools.handlers(self._tools, self._powers))
 
     def limitations(self) -> Sequence[str]:
         return tuple(self._powers.get("limitations", ()))
