@@ -224,6 +224,8 @@ class AgentSettings:
     """InternalIP of the node, and the address of pods that share the machine's network."""
     port: int = 10250
     """Where the kubelet-like endpoint listens; told in the Node's status."""
+    default_handler: str = "runp"
+    """What runs containers of pods that name no RuntimeClass."""
     machine_id: str = ""
     """Who the machine is; empty: the system's. Tests with several "machines" set it."""
     capacity: CapacitySettings = CapacitySettings()

@@ -300,7 +300,10 @@ class TestRootfs:
         rooted.powers["overlay"] = False
         assert "copy" in await rooted.output("echo copy > /etc/new; cat /etc/new", mounts=self.usr)
 
-    async def test_a_loaded_image_runs_with_its_layers_merged(self, rooted):
+    @pytest.mark.parametrize("shared", [False, True])
+    async def test_a_loaded_image_runs_with_its_layers_merged(self, rooted, tmp_path, shared):
+        if shared:
+            rooted.runtime.store.share(tmp_path / "shared")
         base = tar(
             [
                 *LINKS,

@@ -12,7 +12,7 @@ import pytest
 from coterie.kube.agent.images.model import HOST, StoredImage
 from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.agent.runtimes.protocol import ContainerSpec, PodSandbox, RuntimeFailure
-from coterie.kube.agent.runtimes.runp import cgroups, landlock, logs, seccomp, wire
+from coterie.kube.agent.runtimes.runp import cgroups, landlock, logs, resize, seccomp, wire
 from coterie.kube.agent.runtimes.runp.request import start_request
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
 
@@ -106,6 +106,29 @@ class TestGroups:
         at = tree / "coterie/n/pod"
         files = {name: (at / name).read_text() for name in ("cpu.weight", "memory.max", "pids.max", "memory.oom.group")}
         assert files == {"cpu.weight": "1", "memory.max": "67108864", "pids.max": "10", "memory.oom.group": ""}
+
+    def test_limits_change(self, tree):
+        groups = cgroups.CgroupV2(str(tree), "coterie/n")
+        groups.missing = []
+        groups.create("pod", 500, 500, 64 << 20, 10)
+        at = tree / "coterie/n/pod"
+        groups.update("pod", 2000, 1000, 128 << 20)
+        names = ("cpu.max", "cpu.weight", "memory.max", "pids.max")
+        assert [(at / name).read_text() for name in names] == ["200000 100000", "39", str(128 << 20), "10"]
+        groups.update("pod", 0, 0, 0)
+        # Made-up files keep the end of what was longer.
+        assert [(at / name).read_text()[:3] for name in names] == ["max", "19", "max", "10"]
+
+    @pytest.mark.parametrize(
+        ("one", "other", "loose"),
+        [
+            ((500, 500, 64), (1000, 250, 32), (1000, 500, 64)),
+            ((0, 500, 64), (1000, 1000, 0), (0, 1000, 0)),  # no limit on one side is no limit
+        ],
+    )
+    def test_between_two_sizes(self, one, other, loose):
+        both = (dict(zip(resize.KEYS, each, strict=True)) for each in (one, other))
+        assert tuple(resize.looser(*both).values()) == loose
 
     @pytest.mark.parametrize(
         ("milli", "shares", "weight"), [(1, 2, 1), (1000, 1024, 39), (2000, 2048, 79), (10**9, 1024 * 10**6, 10000)]

@@ -18,7 +18,7 @@ from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.devices.manager import DeviceManager
-from coterie.kube.agent.images.puller import ImagePuller
+from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.decide import EVICTED
@@ -59,7 +59,7 @@ class PodManager:
         local_volumes: LocalVolumes,
         devices: DeviceManager,
         allocatable: Callable[[], Mapping[str, str]] = dict,
-        images: ImagePuller | None = None,
+        images: NodeImages | None = None,
     ) -> None:
         self.ready = asyncio.Event()
         self.pressures: frozenset[str] = frozenset()
@@ -95,6 +95,7 @@ class PodManager:
             wake=self._queue.add_after,
             forget=self._forget,
             allocatable=allocatable,
+            requests_of_others=self._requests_of_others,
             devices=devices,
             images=images,
         )
@@ -120,6 +121,10 @@ class PodManager:
         worker.give_up(EVICTED, message)
         self._queue.add(uid)
         return True
+
+    def _requests_of_others(self, uid: str) -> tuple[int, int]:
+        given = [worker.allocated_requests() for other, worker in self._workers.items() if other != uid]
+        return sum(cpu for cpu, _ in given), sum(memory for _, memory in given)
 
     def known_uids(self) -> set[str]:
         """All pods that are still somebody's: the API's, the runtime's or a worker's."""

@@ -398,6 +398,9 @@ class WriteVerbs:
             strategy.prepare_approval(new, old)
         elif subresource == "ephemeralcontainers":
             strategy.default(new)
+        elif subresource == "resize":
+            pods.prepare_resize(new, old)
+            strategy.default(new)
         elif subresource not in _EXACT:
             strategy.default(new)
             strategy.prepare_update(new, old)
@@ -426,6 +429,8 @@ class WriteVerbs:
             faults += strategy.validate_approval(new, old)
         elif subresource == "ephemeralcontainers":
             faults += pods.validate_ephemeral_update(new, old)
+        elif subresource == "resize":
+            faults += pods.validate_resize(new, old)
         elif subresource not in _EXACT:
             faults += strategy.validate_update(new, old)
         self._refuse(call, new, faults)

@@ -104,7 +104,7 @@ def deployment_of(
     marks = {
         labels.KUSCIA_INITIATOR: deployment.spec.initiator,
         **{f"{labels.COTERIE_PORT_PREFIX}{name}": str(number) for name, number in numbers.items()},
-        **({labels.KUSCIA_IMAGE_ID: engine.image_id} if engine.image_id else {}),
+        **engine_template.image_marks(engine.image_id, engine.image_sign),
         **engine_template.metrics_of(engine.containers, numbers),
     }
     if templated:

@@ -86,7 +86,7 @@ def pod(
         labels.KUSCIA_TASK_RESOURCE: reservation.name,
         labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM: values_map_name(which),
         **({labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES: TEMPLATE_VOLUME} if templated else {}),
-        **({labels.KUSCIA_IMAGE_ID: party.image_id} if party.image_id else {}),
+        **engine_template.image_marks(party.image_id, party.image_sign),
         labels.COTERIE_APP_IMAGE: party.app_image,
         **({labels.COTERIE_COMPONENT_FIELD: party.component_field} if party.component_field else {}),
         **engine_template.metrics_of(party.containers, own),

@@ -35,14 +35,14 @@ def confine(spec: dict[str, Any], powers: dict[str, Any], filter_program: bytes)
     # Who traces processes of another container must not be in a Landlock domain that these are not in.
     traces_target = bool(spec.get("target")) and "SYS_PTRACE" in (names or ())
     if not privileged and powers["landlock"] and not traces_target:
-        if spec["root"]["kind"] == "host":
+        if spec["root"]["kind"] == "host" and spec.get("fence_files", True):
             _fence_files(spec, powers)
         elif landlock.Ruleset.has_scopes(powers["landlock"]):
             landlock.Ruleset(powers["landlock"], files=False).enforce()
     if not privileged and spec["seccomp"] and filter_program:
         traces = "SYS_PTRACE" in (names or ())
         seccomp.enforce(seccomp.program(linux.machine(), trace=True) if traces else filter_program)
-    _become(spec, powers, effective)
+    become_user(spec, powers, effective)
     if not privileged and effective:
         linux.set_capabilities(linux.effective_capabilities() & kept)
 
@@ -114,7 +114,7 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
     rules.enforce()
 
 
-def _become(spec: dict[str, Any], powers: dict[str, Any], capabilities: int) -> None:
+def become_user(spec: dict[str, Any], powers: dict[str, Any], capabilities: int) -> None:
     user, group = spec["user"], spec["group"]
     if capabilities >> _CAP_SETGID & 1:
         # In a user namespace with a single user this is refused: there is nothing to give up, and nothing to be given.

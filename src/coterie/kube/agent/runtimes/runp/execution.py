@@ -46,7 +46,7 @@ class Execution:
         ends: list[int] = []
         try:
             streams = self._terminal(run, ends) if tty else self._pipes(ends, stdin, stderr)
-            spec = {**run.spec, "exec": argv}
+            spec = {**run.spec, "exec": argv, "joined_program": run.program}
             if tty:
                 spec["env"] = [["TERM", "xterm"], *run.spec["env"]]
             Launch(
@@ -55,7 +55,7 @@ class Execution:
                 streams,
                 tty=tty,
                 group=run.group,
-                join=run.leader,
+                join=run.inside,
                 on_pid=self._process_started,
                 on_done=self._launch_over,
             )
@@ -87,7 +87,9 @@ class Execution:
     def _terminal(self, run: ContainerRun, ends: list[int]) -> tuple[int, int, int]:
         """A terminal of the container's own /dev/pts, so that `tty` in there names something that is there."""
         try:
-            master = os.open(f"/proc/{run.leader}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            master = os.open(
+                f"/proc/{run.program or run.inside}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
+            )
             fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
             slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
