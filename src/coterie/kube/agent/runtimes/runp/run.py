@@ -82,11 +82,6 @@ class ContainerRun:
         return int(self.record["init"] or self.record["pid"])
 
     @property
-    def program(self) -> int:
-        """The container's program where another one waits for it; 0: it is `pid`, or has not been started yet."""
-        return bubblewrap.program_of(self._processes(), self.pid) if self.spec.get("bwrap") and self.pid else 0
-
-    @property
     def inside(self) -> int:
         """A process in the container's namespaces, or, of a sandbox, beside it."""
         return self.pid if self._tool and not self._sandboxed else self.leader
@@ -94,6 +89,11 @@ class ContainerRun:
     @property
     def _sandboxed(self) -> bool:
         return sandbox_signals.needed(self.spec)
+
+    @property
+    def program(self) -> int:
+        """The container's program where another one waits for it; 0: it is `pid`, or has not been started yet."""
+        return bubblewrap.program_of(self._processes(), self.pid) if self.spec.get("bwrap") and self.pid else 0
 
     @property
     def finished(self) -> bool:
@@ -158,9 +158,9 @@ class ContainerRun:
         limit = int(self.spec["limits"]["pids"])
         if not limit:
             return 0
-        if self.spec.get("bwrap"):
-            return limit + bubblewrap.OWN_PROCESSES
-        return limit + (sandbox_signals.OWN_THREADS if self._sandboxed else 0)
+        if self._sandboxed:
+            return limit + sandbox_signals.OWN_THREADS
+        return limit + bubblewrap.OWN_PROCESSES if self.spec.get("bwrap") else limit
 
     @property
     def starting(self) -> bool:
@@ -401,10 +401,8 @@ class ContainerRun:
         status = init.read_note(self._path("exit"))
         code = os.waitstatus_to_exitcode(self._ended if status is None else status)
         number = -code if code < 0 else 0
-        if self._sandboxed and code > _SIGNALLED:
-            code, number = 0, code - _SIGNALLED  # a sandbox cannot die of a signal as its program did
-        elif self.spec.get("bwrap") and code > _SIGNALLED:
-            number = code - _SIGNALLED  # as a shell, bwrap has no other way to say so
+        if (self.spec.get("bwrap") or self._sandboxed) and code > _SIGNALLED:
+            number = code - _SIGNALLED  # as a shell, bwrap and runsc have no other way to say so
         self._finish_group(lambda: self._end(128 + number if number else code, number, "", ""))
 
     def _finish_group(self, then: Callable[[], None]) -> None:
