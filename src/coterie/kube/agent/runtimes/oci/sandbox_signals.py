@@ -17,7 +17,7 @@ OWN_THREADS = 256
 
 def needed(spec: dict[str, Any]) -> bool:
     tool = spec.get("tool")
-    return bool(tool) and tool["handler"] == bundle.GVISOR
+    return tool is not None and tool["handler"] == bundle.GVISOR
 
 
 def kill_exec(nothing: int, spec: dict[str, Any], powers: dict[str, Any], leader: int) -> None:

@@ -200,13 +200,16 @@ class Launch:
 
 def _become(setup: child.ChildSetup, join: int, target: int) -> NoReturn:
     tool = setup.spec.get("tool")
-    if join:
-        if tool and tool["handler"] == bundle.GVISOR:
-            shim.execute(setup, join, setup.spec["exec"])
+    if join and tool and tool["handler"] == bundle.GVISOR:
+        shim.execute(setup, join, setup.spec["exec"])
+    elif join:
         child.join(setup, join)
-    if target:
-        (shim if tool else child).start_beside(setup, target)
-    (shim if tool else child).start(setup)
+    elif tool:
+        shim.start_beside(setup, target) if target else shim.start(setup)
+    elif target:
+        child.start_beside(setup, target)
+    else:
+        child.start(setup)
 
 
 def give_users(
