@@ -194,6 +194,8 @@ class Launch:
         except OSError as problem:
             # It could not be written down, so it must not run: without the word it ends.
             self._problem = (child.NOT_SET_UP, f"cannot record the container: {problem.strerror}")
+        except filesystem.SetupError as problem:
+            self._problem = (child.NOT_SET_UP, str(problem))
         os.close(self._go)
         self._go = -1
 
