@@ -69,6 +69,10 @@ class StoredImage:
     """Paths of the machine that containers of a host environment see besides the environment itself, read-only."""
     manifest: str = ""
     """`sha256:...` of the manifest, by which a registry knows the image; empty for images of another origin."""
+    platform_manifest: str = ""
+    """That of the manifest for this machine, where `manifest` is an index."""
+    signatures: tuple[tuple[str, str, str, str], ...] = ()
+    """That the registry had of either, as `signatures.py` writes them; verified whenever the image is used."""
 
 
 def id_problem(image: StoredImage, required: str) -> str:
@@ -78,7 +82,7 @@ def id_problem(image: StoredImage, required: str) -> str:
     wanted = required if required.startswith("sha256:") else f"sha256:{required}"
     if not _DIGEST.fullmatch(wanted):
         return f'the required image id "{required[:80]}" is not sha256: and 64 hexadecimal digits; `coterie image ls -o json` has it'
-    if wanted in (image.id, image.manifest):
+    if wanted in (image.id, image.manifest, image.platform_manifest):
         return ""
     return f'image "{image.name}" on this node has the id {image.id}, and {wanted} is required'
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from coterie.base.lazy_import import lazy_import
 from coterie.kube.agent.images.model import ImageError, StoredImage, id_problem
+from coterie.kube.agent.images.signature_policy import required_rule
 from coterie.kube.agent.images.sources import PullSettings, RegistryCredentials
 from coterie.kube.agent.images.store import ImageStore
 
@@ -67,7 +68,12 @@ class ImagePuller:
         async with self._turn:
             began = time.monotonic()
             pulled = await asyncio.to_thread(
-                pulling.pull, self._store, wanted, sources, pause=lambda attempt: time.sleep(_FIRST_PAUSE * 2**attempt)
+                pulling.pull,
+                self._store,
+                wanted,
+                sources,
+                pause=lambda attempt: time.sleep(_FIRST_PAUSE * 2**attempt),
+                signed_by=required_rule(self._settings.signatures, wanted.name),
             )
             return PullOutcome(pulled, time.monotonic() - began)
 

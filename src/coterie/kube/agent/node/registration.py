@@ -9,6 +9,7 @@ is registered again. An API that cannot be reached is tried again: pods go on me
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock, rfc3339, rfc3339_micro
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
-from coterie.kube.agent.node.capacity import Resources, allocatable, capacity
+from coterie.kube.agent.node.capacity import NO_DEVICES, NodeDevices, Resources, allocatable, capacity, with_devices
 from coterie.kube.agent.node.conditions import ConditionReading, PodNetworkState, conditions, readings
 from coterie.kube.agent.node.description import (
     NameTaken,
@@ -71,6 +72,7 @@ class NodeRegistration:
         network: Callable[[], PodNetworkState] = PodNetworkState,
         handlers: Callable[[], Sequence[RuntimeHandler]] = tuple,
         limitations: Callable[[], Sequence[str]] = tuple,
+        devices: Callable[[], NodeDevices] = lambda: NO_DEVICES,
     ) -> None:
         self.ready = asyncio.Event()
         self._client = client
@@ -88,6 +90,7 @@ class NodeRegistration:
         self._images = images
         self._runtime_problem = runtime_problem
         self._network = network
+        self._devices = devices
         self.pressures: Callable[[], frozenset[str]] = frozenset
         """Which pressures the node has; set by whoever watches them."""
         self._conditions: list[Object] = []
@@ -104,7 +107,7 @@ class NodeRegistration:
         return NodeRuntime(self._runtime_name, tuple(self._handlers()), tuple(self._limitations()))
 
     def allocatable(self) -> Mapping[str, str]:
-        return self._allocatable
+        return with_devices(self._allocatable, self._devices().allocatable)
 
     def update_conditions(self) -> None:
         """Something changed: measure now."""
@@ -114,6 +117,9 @@ class NodeRegistration:
         self._stop.set()
 
     async def run(self) -> None:
+        own = self._devices().labels
+        if own:
+            self._additions = dataclasses.replace(self._additions, labels={**self._additions.labels, **own})
         await self._persist(self._register)
         await self._persist(self._write_status)
         async with TaskOwner("node", on_failure=lambda _: self._stop.set()) as owner:
@@ -247,11 +253,14 @@ class NodeRegistration:
             network=self._network(),
             pressures=self.pressures(),
         )
+        devices = self._devices()
+        if devices.condition is not None:
+            found.append(devices.condition)
         now = rfc3339(self._clock.now())
         return {
             **static_status(self._settings, self.facts, self._runtime),
-            "capacity": self.capacity,
-            "allocatable": self._allocatable,
+            "capacity": with_devices(self.capacity, devices.capacity),
+            "allocatable": with_devices(self._allocatable, devices.allocatable),
             "conditions": conditions(found, self._conditions, now),
             "images": self._images(),
         }

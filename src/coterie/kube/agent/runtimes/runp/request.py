@@ -207,12 +207,13 @@ def _root(
             "hidden": [os.path.realpath(path) for path in settings.hidden],
             "userxattr": own_users,
         }
-    if not powers["overlay"]:
+    layers = (image.directory, ["."]) if image.directory else store.overlay_layers(image)
+    if not powers["overlay"] or layers is None:
         return {"kind": "directory", "directory": str(files / "upper")}
     return {
         "kind": "layers",
-        "base": image.directory or str(store.layers),
-        "lowers": ["."] if image.directory else [f"{path.parent.name}/fs" for path in store.layer_paths(image)],
+        "base": layers[0],
+        "lowers": layers[1],
         "upper": str(files / "upper"),
         "scratch": str(files / "overlay"),
         "userxattr": own_users,

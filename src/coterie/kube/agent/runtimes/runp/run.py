@@ -61,6 +61,8 @@ class ContainerRun:
         self._launched = False
         self._ended: int | None = None
         self._exceeded_memory = False
+        self._killed = False
+        """By an order, which is why it ended, even if one of its processes ran out of memory before."""
         self._deadline = 0.0
         self._waiters: list[Callable[[], None]] = []
         self._tool: dict[str, Any] | None = spec.get("tool")
@@ -152,9 +154,12 @@ class ContainerRun:
         groups.create(self.group, limits["cpu"], limits["shares"], limits["memory"], self._most_processes())
 
     def _most_processes(self) -> int:
+        """The limit of the container, and what the handler's own processes need besides."""
         limit = int(self.spec["limits"]["pids"])
-        if not limit or self._sandboxed:
-            return limit + sandbox_signals.OWN_THREADS if limit else 0
+        if not limit:
+            return 0
+        if self._sandboxed:
+            return limit + sandbox_signals.OWN_THREADS
         return limit + bubblewrap.OWN_PROCESSES if self.spec.get("bwrap") else limit
 
     @property
@@ -423,7 +428,9 @@ class ContainerRun:
         self._note_refused_forks()
         if not reason:
             reason = "Completed" if code == 0 else "Error"
-            if code and (self._exceeded_memory or (groups is not None and groups.out_of_memory(self.group))):
+            killed = self._killed and number == signal.SIGKILL
+            out_of_memory = groups is not None and not killed and bool(groups.out_of_memory(self.group))
+            if code and (self._exceeded_memory or out_of_memory):
                 reason, message = "OOMKilled", self._memory_message()
             elif code and self.record.get("warnings"):
                 message = self.record["warnings"][0][1]
@@ -486,6 +493,7 @@ class ContainerRun:
         if self.finished or not self.pid:
             return
         if number == signal.SIGKILL:
+            self._killed = True
             self._kill_all()
         elif self._sandboxed:
             sandbox_signals.send(self._home.nothing, self.spec, self._home.powers, self.leader, number, everyone=False)
@@ -518,6 +526,7 @@ class ContainerRun:
         if self.finished:
             return
         if time.monotonic() >= self._deadline:
+            self._killed = True
             self._kill_all()
         wait = min(wait * 2, 0.1, max(0.005, self._deadline - time.monotonic()))
         self._home.loop.call_later(wait, lambda: self._check_stopped(wait))

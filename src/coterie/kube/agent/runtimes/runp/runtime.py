@@ -20,6 +20,7 @@ from coterie.kube.agent.images.flatten import flatten
 from coterie.kube.agent.images.model import HOST, ID_MISMATCH, ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.runtimes.oci import tools
+from coterie.kube.agent.runtimes.pod_events import PodEvents
 from coterie.kube.agent.runtimes.protocol import (
     ContainerLimits,
     ContainerSpec,
@@ -81,13 +82,15 @@ class RunpRuntime:
         self._groups: cgroups.Cgroups | None = None
         self._sandboxes: dict[str, PodSandbox] = {}
         self._runs: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
-        self._streams: set[_Events] = set()
+        self._streams: set[PodEvents] = set()
         self._execs: dict[int, asyncio.Future[int]] = {}
         self._ends: dict[tuple[str, str, int], list[asyncio.Future[int]]] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
         self._holder = HolderMonitor(settings.directory, self._replace_holder, self._namespace_changed)
+        self._connected: set[str] = set()
+        """Pods of another runtime that are on the pod network."""
         self._remote_pods = pod_networks.read_remote(str(settings.directory))
         """Engines of other nodes, as the supervisor knows them."""
         self.on_namespace_change: list[Callable[[], None]] = []
@@ -130,7 +133,7 @@ class RunpRuntime:
 
     async def _leave_supervisor(self) -> None:
         """Containers keep the supervisor and the pod network. Without any, nothing is left of either."""
-        if not self._sandboxes and self._settings.network is not None:
+        if not self._sandboxes and not self._connected and self._settings.network is not None:
             if self._client.connected:
                 with contextlib.suppress(ConnectionLost):
                     await self._client.ask("quit", release=True)
@@ -145,6 +148,10 @@ class RunpRuntime:
         self._powers = hello["powers"]
         self._groups = cgroups.detect(hello["group"]) if self._powers["cgroup"] else None
         before = {uid: dict(runs) for uid, runs in self._runs.items()}
+        self._connected = {pod["uid"] for pod in hello.get("connected", ())}
+        for pod in hello.get("connected", ()):
+            if self._addresses is not None and pod["address"]:
+                self._addresses.take(pod["uid"], pod["address"])
         self._runs = {}
         for pod in hello["pods"]:
             self._sandboxes[pod["uid"]] = _sandbox(pod)
@@ -309,7 +316,7 @@ class RunpRuntime:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.unlink(missing_ok=True)
                 place.symlink_to(source)
-        if image.kind != HOST and not self._powers["overlay"]:
+        if request["root"]["kind"] == "directory":
             layers = [Path(image.directory)] if image.directory else self.store.layer_paths(image)[::-1]
             await asyncio.to_thread(flatten, layers, files / "upper")
         old = [
@@ -364,7 +371,7 @@ class RunpRuntime:
         return PodState(uid, sandbox.namespace, sandbox.name, tuple(_state(run) for run in self._runs[uid].values()))
 
     def events(self) -> AsyncIterator[str]:
-        stream = _Events(self._streams.discard)
+        stream = PodEvents(self._streams.discard)
         self._streams.add(stream)
         return stream
 
@@ -547,6 +554,32 @@ class RunpRuntime:
                 return await asyncio.open_connection(sock=made)
         raise refused
 
+    # Pods of another runtime, which makes their network namespaces.
+
+    @property
+    def network_directory(self) -> Path | None:
+        """Of the supervisor, which that runtime's network plugin asks; None: pods share the machine's network."""
+        return self._settings.directory if self._settings.network is not None else None
+
+    async def expect_pod(self, sandbox: PodSandbox) -> None:
+        """Another runtime is about to bring a namespace for this pod. Raises RuntimeFailure."""
+        if self._addresses is not None and sandbox.address:
+            self._addresses.take(sandbox.uid, sandbox.address)
+        await self._ask("expect", pod=_about(sandbox))
+        self._connected.add(sandbox.uid)
+
+    async def disconnect_pod(self, pod_uid: str) -> None:
+        """That pod is gone from the pod network. Raises RuntimeFailure."""
+        if pod_uid in self._connected:
+            await self._ask("disconnect", uid=pod_uid)
+            self._connected.discard(pod_uid)
+
+    async def dial_connected(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """As `dial`, into a pod of another runtime."""
+        if pod_uid not in self._connected or self._addresses is None:
+            return await self._first_open([("127.0.0.1", None)], port)
+        return await self._first_open([("127.0.0.1", pod_uid), (self.pod_ip(pod_uid), pod_uid)], port)
+
     async def _socket_of(self, pod_uid: str) -> socket.socket:
         """A socket of the pod's network: what it connects to, it connects to from there."""
         try:
@@ -620,42 +653,6 @@ def pinned_image(store: ImageStore, spec: ContainerSpec, node: str) -> StoredIma
     if spec.image_id and image.id != spec.image_id:
         raise RuntimeFailure(ID_MISMATCH, f'image "{spec.image}" was replaced while its container was being started')
     return image
-
-
-class _Events:
-    """Uids of pods that changed, each at most once in the queue. Begins when it is made, not when it is first asked."""
-
-    def __init__(self, forget: Any) -> None:
-        self._forget = forget
-        self._waiting: dict[str, None] = {}
-        self._wake = asyncio.Event()
-        self._over = False
-
-    def put(self, uid: str) -> None:
-        self._waiting[uid] = None
-        self._wake.set()
-
-    def end(self) -> None:
-        self._over = True
-        self._wake.set()
-
-    def __aiter__(self) -> _Events:
-        return self
-
-    async def __anext__(self) -> str:
-        while not self._waiting:
-            if self._over:
-                self._forget(self)
-                raise StopAsyncIteration
-            self._wake.clear()
-            try:
-                await self._wake.wait()
-            except asyncio.CancelledError:
-                self._forget(self)
-                raise
-        uid = next(iter(self._waiting))
-        del self._waiting[uid]
-        return uid
 
 
 def _about(sandbox: PodSandbox) -> dict[str, Any]:
