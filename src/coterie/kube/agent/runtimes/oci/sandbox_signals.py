@@ -20,10 +20,10 @@ def needed(spec: dict[str, Any]) -> bool:
     return tool is not None and tool["handler"] == bundle.GVISOR
 
 
-def kill_exec(nothing: int, spec: dict[str, Any], powers: dict[str, Any], leader: int) -> None:
-    """The process of an exec, which does not end with the command that waits for it. Does not wait."""
+def kill_exec(nothing: int, spec: dict[str, Any], powers: dict[str, Any], leader: int, waiting: int) -> None:
+    """The process of an exec, which does not end with the command `waiting` for it: rather the other way. Does not wait."""
     if not os.fork():
-        shim.kill_exec(_setup(nothing, spec, powers), leader)
+        shim.kill_exec(_setup(nothing, spec, powers), leader, waiting)
 
 
 def send(

@@ -206,8 +206,10 @@ def _become(setup: child.ChildSetup, join: int, target: int) -> NoReturn:
         shim.execute(setup, join, setup.spec["exec"])
     elif join:
         child.join(setup, join)
+    elif tool and target:
+        shim.start_beside(setup, target)
     elif tool:
-        shim.start_beside(setup, target) if target else shim.start(setup)
+        shim.start(setup)
     elif target:
         child.start_beside(setup, target)
     else:
