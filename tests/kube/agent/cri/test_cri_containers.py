@@ -66,6 +66,11 @@ async def test_limits_hold(cri: CriHarness) -> None:
     )
     assert (await cri.ended("hog")).reason == "OOMKilled"
     assert (await cri.ended("forks")).exit_code != 0
+    small = ContainerLimits(open_files=64, file_bytes=1 << 20)
+    said = await cri.output_of(
+        "small", "ulimit -n; dd if=/dev/zero of=/x bs=64k count=17 2>&1 || echo cut", limits=small
+    )
+    assert said.startswith("64\n") and "cut" in said
     await cri.start("sleep inf", "resized", limits=ContainerLimits(cpu_milli=100, memory_bytes=64 << 20))
     await cri.runtime.resize_pod(
         "uid-1", ContainerLimits(), {"resized": ContainerLimits(memory_bytes=96 << 20)}, final=True

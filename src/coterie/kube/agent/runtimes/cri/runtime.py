@@ -764,7 +764,6 @@ class CriRuntime:
         return (
             "Containers on containerd have no user namespace of their own: root in a container is root of the machine, "
             "with few capabilities and a filter for system calls.",
-            "Limits of open files and of the size of files are not set for containers on containerd.",
         )
 
 
