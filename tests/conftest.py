@@ -64,14 +64,14 @@ _GROUPS = (
 # Roughly, for what takes longer than half a minute; what is missing here starts after these, in the order of files.
 _SECONDS = {
     "e2e-machines": 300,
-    "e2e-autonomy": 250,
+    "fault-jobs": 280,
+    "e2e-autonomy": 260,
     "e2e-jobs": 200,
     "runp": 200,
     "attack-pods": 180,
     "kubectl": 150,
     "e2e-joined": 150,
     "e2e-lite-machines": 150,
-    "fault-jobs": 150,
     "mesh": 120,
     "e2e-network": 100,
     "crash": 100,

@@ -13,6 +13,7 @@ import pytest
 from nvml_kit import FakeEvent, FakeGpu, FakeMig, FakeNvml, gpu, kind
 
 from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.exposition import render
 from coterie.kube.agent.devices import libraries, records, registry
 from coterie.kube.agent.devices.allocation import DevicesUnavailable
 from coterie.kube.agent.devices.amd import AmdDevices
@@ -282,7 +283,7 @@ async def test_measurements_name_the_pod_and_are_made_when_asked(machine: Machin
     await agent.allocate(pod("train"))
     machine.library.calls.clear()
     assert "nvmlDeviceGetUtilizationRates" not in machine.library.calls
-    text = await agent.metrics()
+    text = render(await agent.families())
     assert machine.library.calls.count("nvmlDeviceGetUtilizationRates") == 2
     lines = [line for line in text.splitlines() if line.startswith("DCGM_FI_DEV_GPU_UTIL{")]
     assert lines[0] == (

@@ -352,6 +352,18 @@ def test_amounts_that_are_none_are_refused(amount):
         job_taken({"initiator": "alice", "tasks": [task]})
 
 
+def test_gpus_are_asked_for_in_whole_numbers():
+    def job(amount):
+        parties = [{"domainID": "bob", "resources": {"limits": {"nvidia.com/gpu": amount, "example.com/x": "1"}}}]
+        task = {"alias": "t", "appImage": "engine", "taskInputConfig": "{}", "parties": parties}
+        return job_taken({"initiator": "alice", "tasks": [task]})
+
+    taken = job("2").tasks[0].parties[0].resources
+    assert taken is not None and taken.limits == {"nvidia.com/gpu": "2"}
+    with pytest.raises(PartnerRequestError, match=r"nvidia.com/gpu: 500m is no whole number"):
+        job("500m")
+
+
 def test_an_approval_names_what_was_approved():
     before = deployment_taken(OWN_DEPLOYMENT["spec"])
     other = msgspec.structs.replace(before, input_config="{ }")

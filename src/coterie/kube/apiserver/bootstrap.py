@@ -226,7 +226,9 @@ async def _get(send: Send, path: str) -> Object | None:
 
 
 async def create(send: Send, path: str, obj: Object) -> None:
-    """Create an object unless it exists."""
+    """Create an object unless it exists. At most starts all of them do, and the rules of their kinds are not needed."""
+    if await _get(send, f"{path}/{obj['metadata']['name']}") is not None:
+        return
     try:
         await _call(send, "POST", path, obj)
     except errors.AlreadyExists:

@@ -109,6 +109,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     port.devices = agent.devices
+    node.provide("devices", agent.devices)
     if check is not None:
         check.on_change = agent.node.update_conditions
     _runtime, *rest = agent.groups

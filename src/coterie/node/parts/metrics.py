@@ -15,6 +15,7 @@ from coterie.base.log import logger
 from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
 from coterie.http.server import HttpServer
+from coterie.kube.agent.devices.manager import DeviceManager
 from coterie.kube.agent.runtimes.by_handler import RuntimesByHandler
 from coterie.kube.agent.server.usage_metrics import ContainerUsageSource
 from coterie.kube.api.types.pods import PODS
@@ -55,7 +56,9 @@ def _slow_sources(node: NodeContext) -> Sequence[MetricsSource]:
         found = {"job": marks.get(KUSCIA_JOB_ID, ""), "task": marks.get(KUSCIA_TASK_ID, "")}
         return {**found, "party": node.settings.domain} if found["task"] else {}
 
-    return [ContainerUsageSource(node.get("pod_runtime", RuntimesByHandler), belongs_to)]
+    usage = ContainerUsageSource(node.get("pod_runtime", RuntimesByHandler), belongs_to)
+    devices = node.find("devices", DeviceManager)
+    return [usage, *([devices] if devices is not None else [])]
 
 
 def open_port(wanted: MetricsConfig) -> socket.socket | None:

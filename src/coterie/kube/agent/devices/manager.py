@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.clock import Clock
+from coterie.base.exposition import Family
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.agent.devices import allocation, libraries, metrics, records, registry
@@ -346,13 +347,13 @@ class DeviceManager:
 
     # Measurements.
 
-    async def metrics(self) -> str:
-        """Measured now, in a thread."""
+    async def families(self) -> Sequence[Family]:
+        """Measured now, in a thread: a source of the node's page of metrics."""
         async with self._scraping:
             samples: list[DeviceSample] = []
             for kind in self._kinds:
                 samples += await self._in_thread(kind.samples)
-        return metrics.exposition(samples, self._users(), self._node_name)
+        return metrics.families(samples, self._users(), self._node_name)
 
     def _users(self) -> dict[str, DeviceUser]:
         return {

@@ -1,4 +1,4 @@
-"""Measurements of devices in Prometheus' text format, by the names of NVIDIA's DCGM exporter, so that its dashboards work."""
+"""Measurements of devices as families of metrics, by the names of NVIDIA's DCGM exporter, so that its dashboards work."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from coterie.base.exposition import Family, labels
 from coterie.kube.agent.devices.protocol import DeviceSample
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "DCGM_FI_DEV_SM_CLOCK": ("gauge", "SM clock frequency (in MHz)."),
     "DCGM_FI_DEV_MEM_CLOCK": ("gauge", "Memory clock frequency (in MHz)."),
@@ -35,30 +35,25 @@ class DeviceUser:
 _NOBODY: Final = DeviceUser()
 
 
-def exposition(samples: Sequence[DeviceSample], users: Mapping[str, DeviceUser], node: str) -> str:
+def families(samples: Sequence[DeviceSample], users: Mapping[str, DeviceUser], node: str) -> list[Family]:
     """`users`: by id of the device; one without has empty labels."""
-    lines: list[str] = []
+    found: list[Family] = []
     for name, (kind, help_text) in METRICS.items():
-        values = [(sample, sample.values[name]) for sample in samples if name in sample.values]
-        if not values:
-            continue
-        lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
-        for sample, value in values:
-            user = users.get(sample.id, _NOBODY)
-            labels = {
-                "gpu": str(sample.index),
-                "UUID": sample.parent or sample.id,
-                "device": f"nvidia{sample.index}",
-                "modelName": sample.model,
-                **({"GPU_I_ID": sample.instance} if sample.instance else {}),
-                "Hostname": node,
-                "namespace": user.namespace,
-                "pod": user.pod,
-            }
-            shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-            lines.append(f"{name}{{{shown}}} {value:.15g}")
-    return "\n".join(lines) + "\n" if lines else ""
+        rows = [(_labels(sample, users, node), sample.values[name]) for sample in samples if name in sample.values]
+        if rows:
+            found.append(Family(name, help_text, kind, rows))
+    return found
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _labels(sample: DeviceSample, users: Mapping[str, DeviceUser], node: str) -> str:
+    user = users.get(sample.id, _NOBODY)
+    return labels(
+        gpu=str(sample.index),
+        UUID=sample.parent or sample.id,
+        device=f"nvidia{sample.index}",
+        modelName=sample.model,
+        **({"GPU_I_ID": sample.instance} if sample.instance else {}),
+        Hostname=node,
+        namespace=user.namespace,
+        pod=user.pod,
+    )

@@ -12,12 +12,12 @@ import orjson
 
 from coterie.base import container_logs
 from coterie.base.clock import Clock
+from coterie.base.exposition import CONTENT_TYPE, render
 from coterie.base.tasks import TaskOwner
 from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response, Sink
 from coterie.http.upgraded_connection import UpgradedConnection
 from coterie.http.websocket import WebSocket, accept_key
-from coterie.kube.agent.devices import metrics
 from coterie.kube.agent.devices.manager import DeviceManager
 from coterie.kube.agent.runtimes.protocol import ContainerState, PodRuntime, PodState, RuntimeFailure
 from coterie.kube.agent.server import forward, forward_channels, logs, remote
@@ -269,8 +269,8 @@ class AgentEndpoint:
 
     async def _device_metrics(self) -> Response:
         """Of GPUs, by the names of NVIDIA's DCGM exporter; measured for this request."""
-        text = await self._devices.metrics() if self._devices is not None else ""
-        return Response(200, text.encode(), metrics.CONTENT_TYPE)
+        families = await self._devices.families() if self._devices is not None else ()
+        return Response(200, render(families).encode(), CONTENT_TYPE)
 
     async def _pod_metrics(self, request: Request, namespace: str, name: str) -> Response:
         try:

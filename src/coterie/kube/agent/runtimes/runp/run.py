@@ -156,8 +156,10 @@ class ContainerRun:
     def _most_processes(self) -> int:
         """The limit of the container, and what the handler's own processes need besides."""
         limit = int(self.spec["limits"]["pids"])
-        if not limit or self._sandboxed:
-            return limit + sandbox_signals.OWN_THREADS if limit else 0
+        if not limit:
+            return 0
+        if self._sandboxed:
+            return limit + sandbox_signals.OWN_THREADS
         return limit + bubblewrap.OWN_PROCESSES if self.spec.get("bwrap") else limit
 
     @property
