@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # As many as cores: tests of whole networks measure nothing, but more workers make them wait for each other.
 JOBS ?= $(shell nproc)
 
-.PHONY: setup demo psi secretflow hashes sbom protos fuzz test test-user lint types unit conformance kubernetes bench clean help
+.PHONY: setup demo psi secretflow secretflow-image hashes sbom protos fuzz test test-user lint types unit conformance kubernetes bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,10 @@ psi: $(STAMP)  ## install the environment of the PSI engine (110 MB)
 
 secretflow: $(STAMP)  ## install the environment of SecretFlow (400 MB)
 	@$(BIN)/python -m coterie.cli.engine_environment secretflow
+
+secretflow-image: setup secretflow  ## build an OCI image of the environment of SecretFlow, and run the job of the guide from it
+	$(BIN)/python scripts/build_secretflow_image.py .tools/secretflow-image.tar
+	COTERIE_SECRETFLOW_IMAGE=$(CURDIR)/.tools/secretflow-image.tar $(BIN)/pytest -q tests/e2e/test_e2e_secretflow.py
 
 hashes: $(STAMP)  ## write the hashes of all pinned packages, after constraints.txt changed
 	$(BIN)/python scripts/pin_hashes.py
