@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from coterie import __version__
 from coterie.base.lazy_import import lazy_import
-from coterie.cli.app import INTERRUPTED, App, CliError, UsageError
+from coterie.cli.app import App, UsageError, exit_status
 from coterie.cli.arguments import CONNECTION, VALUED, HelpAsked, Parser, connection_options, namespace_option
 from coterie.kube.network.rootless.platforms import platform_problem
 
@@ -79,9 +78,17 @@ _JOB_ACTIONS = (
     Command("job approve", "accept or reject a job of a partner", _JOBS, "NAME [--reject] [options]"),
     Command("job rm", "delete jobs", _JOBS, "NAME... [--force]", also=("delete",)),
 )
+_GPU_JOB_ACTIONS = (
+    Command("gpujob run", "run a program on GPUs and follow it until it ends", _JOBS, "NAME [options] [-- COMMAND...]"),
+    Command("gpujob ls", "list GPU jobs", _JOBS, "[options]", also=("list",)),
+    Command("gpujob logs", "print the output of a GPU job", _JOBS, "NAME [-f]"),
+    Command("gpujob get", "download the files that a GPU job made", _JOBS, "NAME [--to DIR]"),
+    Command("gpujob cancel", "end GPU jobs", _JOBS, "NAME..."),
+)
 _NODE_ACTIONS = (
     Command("node add", "register a machine and write its join file", _NODE, "NAME --address IP [-o FILE] [options]"),
     Command("node join", "make this machine a node", _NODE, "[FILE|-] [options]"),
+    Command("node describe", "show what runs its containers, and which walls are missing", _NODE, "NODE [-o FORMAT]"),
     Command("node drain", "move the pods of a node to other nodes", _NODE, "NODE [options]"),
     Command("node delete", "give up a machine that will not come back", _NODE, "NODE [--force]"),
     Command("node leave", "drain and stop the node of this machine", _NODE, "[options]"),
@@ -111,6 +118,7 @@ COMMANDS = (
     Command("version", "show the client and server version", _NODE, "[--client] [-o FORMAT]"),
     Command("api", "print the OpenAPI document of KusciaAPI", _NODE, "openapi [-o FORMAT] [--file FILE]"),
     Command("job", "run, watch and control jobs", _JOBS, "ACTION [options]", actions=_JOB_ACTIONS),
+    Command("gpujob", "run programs on GPUs, as pods or on Slurm", _JOBS, "ACTION [options]", actions=_GPU_JOB_ACTIONS),
     Command("data", "register tables and grant access to them", _JOBS, "ls|add|show|head|grant|revoke|uses [options]"),
     Command("engine", "manage the engines that tasks can use", _JOBS, "ls|add|rm [FILE|NAME...] [options]"),
     Command("get", "list objects", _OBJECTS, "TYPE[,TYPE...] [NAME...] | TYPE/NAME... [options]"),
@@ -152,23 +160,16 @@ def main(argv: Sequence[str] | None = None, app: App | None = None, platform: st
     if problem := platform_problem(platform):
         app.warn(problem)
         return 1
+    words = list(sys.argv[1:] if argv is None else argv)
+    return exit_status(app, lambda: _run_or_help(words, app))
+
+
+def _run_or_help(words: list[str], app: App) -> int:
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv), app)
+        return _run(words, app)
     except HelpAsked as asked:
         app.write(asked.args[0])
         return 0
-    except UsageError as error:
-        app.warn(f"Error: {error}")
-        return 2
-    except CliError as error:
-        app.warn(str(error))
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader (`| head`) has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
 
 
 def _run(words: list[str], app: App) -> int:

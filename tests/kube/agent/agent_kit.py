@@ -14,6 +14,7 @@ from coterie.base.clock import VirtualClock
 from coterie.base.paths import DomainPaths
 from coterie.http.messages import UserInfo
 from coterie.kube.agent.agent import Agent, make
+from coterie.kube.agent.devices.manager import DeviceManager
 from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.runtimes.fake import HOST_IMAGE, FakeMachine, FakeRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodSettings
@@ -72,6 +73,8 @@ class World:
         self.agent: Agent | None = None
         self.engines = EngineSettings("alice")
         self.images: NodeImages | None = None
+        self.devices: Callable[[], DeviceManager] | None = None
+        """Makes the devices of each agent; None: the machine's, of which there are none."""
         self.settings = AgentSettings(
             node_name="node-1",
             paths=DomainPaths(root / "alice"),
@@ -114,7 +117,14 @@ class World:
         issuer = EngineCertificateIssuer(DomainAuthority(self.settings.paths), "alice", self.clock)
         plugin = EnginePlugin(self.engines, issuer, NoConfigStore())
         self.agent = make(
-            self.client, self.informers, self.runtime, self.settings, self.clock, plugins=[plugin], images=self.images
+            self.client,
+            self.informers,
+            self.runtime,
+            self.settings,
+            self.clock,
+            plugins=[plugin],
+            devices=self.devices() if self.devices is not None else None,
+            images=self.images,
         )
         self.manager = Manager([[self.informers], *self.agent.groups], clock=self.clock)
         self._task = asyncio.create_task(self.manager.run())

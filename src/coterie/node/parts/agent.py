@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import cache
 
 from coterie.base.clock import Clock
@@ -14,6 +15,7 @@ from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.agent.network_check import NetworkCheck
 from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.plugin import AgentPlugin
+from coterie.kube.agent.runtimes.by_handler import RuntimesByHandler
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
 from coterie.kube.api.errors import Forbidden
@@ -32,6 +34,7 @@ from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
 from coterie.node.join_bundle import Bundle
+from coterie.node.parts import container_runtime
 from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
@@ -57,13 +60,14 @@ def build(node: NodeContext) -> list[list[Runnable]]:
 def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]:
     """The node agent with its endpoint. The endpoint's port is known before the Node object names it."""
     settings, client, informers, clock = node.settings, node.client, node.informers, node.clock
-    runtime, tls = node.get("runtime", RunpRuntime), node.get("agent_tls", AgentTls)
-    _share_images(runtime.store, settings)
+    network, runtime = node.get("runtime", RunpRuntime), node.get("pod_runtime", RuntimesByHandler)
+    tls = node.get("agent_tls", AgentTls)
+    _share_images(network.store, settings)
     part = node.get("pod_network", PodNetworkPart)
     bundle = node.find("join_bundle", Bundle)
     callers = node.find("pod_callers", PodCallers)
     rotation = settings.logrotate
-    check = _network_check(settings, runtime, part, clock)
+    check = _network_check(settings, network, runtime, part, clock)
     port = AgentPort(runtime, chosen, tls, clock)
     engines = _engine_plugin(node, chosen, callers, part, bundle)
     agent = agents.make(
@@ -93,13 +97,19 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
                 defaults=chosen.defaults,
             ),
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
+            default_handler=container_runtime.default_handler(
+                chosen, container_runtime.installed, root=os.getuid() == 0
+            ),
+            devices=chosen.devices,
         ),
         clock,
         plugins=[engines, *_network_plugins(node)],
-        images=NodeImages(runtime.store, settings.images, clock),
+        images=NodeImages(network.store, settings.images, clock),
         served_images=lambda: _app_images(client),
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
+    port.devices = agent.devices
+    node.provide("devices", agent.devices)
     if check is not None:
         check.on_change = agent.node.update_conditions
     _runtime, *rest = agent.groups
@@ -110,7 +120,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             RemoteGroups(
                 informers,
                 engines.pod_network,
-                runtime.set_remote_pods,
+                network.set_remote_pods,
                 clock,
                 domain=settings.domain,
                 node=chosen.node_name,
@@ -145,7 +155,7 @@ async def _app_images(client: Client) -> set[str]:
 
 
 def _network_check(
-    settings: NodeSettings, runtime: RunpRuntime, part: PodNetworkPart, clock: Clock
+    settings: NodeSettings, network: RunpRuntime, runtime: RuntimesByHandler, part: PodNetworkPart, clock: Clock
 ) -> NetworkCheck | None:
     pods = settings.gateway.pods
     if pods is None:
@@ -155,7 +165,7 @@ def _network_check(
     reachable = settings.join is None or (bool(settings.remote_gateway) and not part.relayed)
     port = pods.gateway.port if settings.gateway.enabled and reachable else 0
     return NetworkCheck(
-        runtime,
+        network,
         settings.dns.address,
         name,
         port,

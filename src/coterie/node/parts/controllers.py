@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from coterie.base.clock import Clock
 from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
+from coterie.gpujobs.registry import CONTROLLERS as GPU_JOBS
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control import registry
 from coterie.kube.control.manager import Runnable
 from coterie.kube.controllers.registry import CONTROLLERS as PLATFORM
-from coterie.kuscia.control.deployment_scaling import PartnerScaleHook
-from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.port_pool import PortPool, PortRange
 from coterie.kuscia.controllers.registry import CONTROLLERS as KUSCIA
 from coterie.node import api_identity
@@ -24,16 +23,21 @@ from coterie.node.config import NodeSettings
 
 if TYPE_CHECKING:
     from coterie.base import pki
+    from coterie.gpujobs import controller as gpu_jobs
     from coterie.kube.controllers.nodeipam import plan as nodeipam
     from coterie.kube.controllers.nodelifecycle import plan as nodelifecycle
+    from coterie.kuscia.control import deployment_scaling, partner_quotas
     from coterie.kuscia.controllers.domaindatagc import plan as domaindatagc
     from coterie.kuscia.controllers.domaindatagrant import controller as domaindatagrant
     from coterie.kuscia.gangs import plugin as gangs
     from coterie.kuscia.identity import domain_identity
 else:
     pki = lazy_import("coterie.base.pki")
+    gpu_jobs = lazy_import("coterie.gpujobs.controller")
     nodeipam = lazy_import("coterie.kube.controllers.nodeipam.plan")
     nodelifecycle = lazy_import("coterie.kube.controllers.nodelifecycle.plan")
+    deployment_scaling = lazy_import("coterie.kuscia.control.deployment_scaling")
+    partner_quotas = lazy_import("coterie.kuscia.control.partner_quotas")
     domaindatagc = lazy_import("coterie.kuscia.controllers.domaindatagc.plan")
     domaindatagrant = lazy_import("coterie.kuscia.controllers.domaindatagrant.controller")
     gangs = lazy_import("coterie.kuscia.gangs.plugin")
@@ -45,14 +49,14 @@ def controllers(settings: NodeSettings, client: Client, informers: Informers, ca
     if settings.workload_approve is False:
         words = "enableWorkloadApprove: false: workloads of partners without a PartnerPolicy are accepted, as in Kuscia"
         logger("node").warning(words, advice="remove the line, and `coterie policy allow PARTNER` where it is wanted")
-    return registry.build((*PLATFORM, *KUSCIA), client, informers, provided(settings, informers, ca), clock)
+    return registry.build((*PLATFORM, *KUSCIA, *GPU_JOBS), client, informers, provided(settings, informers, ca), clock)
 
 
 def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.Provided:
     """What controllers ask for by name. The port pool is one for all: it follows pods from the start."""
     chosen = settings.controllers
     ports = PortPool(PortRange(*chosen.port_range), informers=informers)
-    quotas = cache(lambda: PartnerQuotas(informers))
+    quotas = cache(lambda: partner_quotas.PartnerQuotas(informers))
     given: dict[str, Callable[[], Any]] = {
         "root_ca": lambda: ca,
         "control_plane": lambda: settings.domain,
@@ -62,7 +66,7 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
         "port_pool": lambda: ports,
         "pod_hook": lambda: ports,
         "partner_quotas": quotas,
-        "scale_hook": lambda: PartnerScaleHook(informers, quotas()),
+        "scale_hook": lambda: deployment_scaling.PartnerScaleHook(informers, quotas()),
         "scheduler_plugins": lambda: [gangs.GangPlugin()],
         "workload_approve": lambda: settings.workload_approve,
         "job_retention": lambda: settings.job_gc_hours * 3600.0,
@@ -72,6 +76,12 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
             lambda: nodelifecycle.Settings(grace=chosen.node_grace_seconds, eviction=chosen.pod_eviction_seconds)
         ),
         "node_ipam": cache(lambda: _node_ipam(settings)),
+        "gpu_jobs": lambda: gpu_jobs.GpuJobSettings(
+            settings.paths.run / "gpujobs",
+            local_user=chosen.local_slurm_user,
+            domain=settings.domain,
+            data_directory=settings.paths.data,
+        ),
         "certificate_authority": lambda: lambda: _certificate_authority(settings),
         "api_names": lambda: _api_names(settings),
     }

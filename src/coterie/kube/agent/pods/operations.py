@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coterie.kube.agent.images.model import ANY_IMAGE, ID_MISMATCH, ImageError, ImageRefused, RequiredImage
+from coterie.kube.agent.devices.allocation import DevicesUnavailable
+from coterie.kube.agent.images.model import (
+    ANY_IMAGE,
+    HOST,
+    ID_MISMATCH,
+    ImageError,
+    ImageRefused,
+    RequiredImage,
+    normalise,
+    without_registry,
+)
 from coterie.kube.agent.images.sources import secret_credentials
 from coterie.kube.agent.plugin import AgentPlugin, PluginProblem
 from coterie.kube.agent.pods import pod_model, security_context
@@ -42,6 +52,7 @@ from coterie.kube.client.transport import TransportError
 START_ERRORS = frozenset(("StartError", "ContainerCannotRun", "RunContainerError"))
 """Reasons of a runtime that mean: the container was made and could not be run. That counts as a run that failed."""
 _NOT_PLAIN = frozenset(("ErrImageNeverPull", "InvalidImageName"))
+_RUNP = "runp"
 BACK_OFF = {"ErrImagePull": "ImagePullBackOff"}
 """What a reason is called from the second failure on."""
 
@@ -57,7 +68,7 @@ class OperationFailed(Exception):
 
 async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None:
     uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
-    refused = security_context.refused_pod(pod, tools.runtime.handlers(), tools.settings.default_handler)
+    refused = security_context.refused_pod(pod, tools.runtime.handlers(), _default_handler(tools, pod))
     if refused is not None:
         raise OperationFailed(*refused, final=True)
     try:
@@ -70,6 +81,7 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
     if security_context.sysctls_of(pod) and not address:
         why = "sysctls need a network of the pod's own, which this node cannot give"
         raise OperationFailed(security_context.SYSCTL_FORBIDDEN, why, final=True)
+    await _allocate_devices(tools, pod)
     facts = tools.facts(uid)
     try:
         await volumes.make(pod, facts)
@@ -85,6 +97,32 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
     finally:
         announcing.cancel()
         await asyncio.gather(announcing, return_exceptions=True)
+
+
+def _default_handler(tools: WorkerContext, pod: Object) -> str:
+    """Of a pod without a RuntimeClass: the node's, but host environments are programs of this machine, which only RunP runs."""
+    configured = tools.settings.default_handler
+    if configured == _RUNP:
+        return configured
+    host = {image.name for image in tools.runtime.images() if image.kind == HOST}
+    try:
+        images = {normalise(container.get("image") or "") for container in pod_model.all_containers(pod)}
+    except ImageError:
+        return configured
+    return _RUNP if images and images <= host else configured
+
+
+async def _allocate_devices(tools: WorkerContext, pod: Object) -> None:
+    """Before anything of the pod runs: afterwards they are its own, also for the next agent."""
+    state = tools.runtime.pod(pod_model.uid_of(pod))
+    running = state is not None and any(container.running for container in state.containers)
+    try:
+        await tools.devices.allocate(pod, running=running)
+    except DevicesUnavailable as problem:
+        raise OperationFailed(problem.reason, problem.message, final=problem.final) from problem
+    except OSError as error:
+        message = f"the record of the pod's devices could not be written: {error}"
+        raise OperationFailed("DevicesUnavailable", message) from error
 
 
 async def _announce(tools: WorkerContext, pod: Object, address: str) -> None:
@@ -130,7 +168,8 @@ async def _prepare(tools: WorkerContext, pod: Object, network: PodNetworkClass, 
         limits=pod_limits(pod, tools.default_limits()),
         sysctls=security_context.sysctls_of(pod),
         memory_volumes=_memory_volumes(tools, pod),
-        handler=security_context.handler_of(pod, tools.settings.default_handler),
+        handler=security_context.handler_of(pod, _default_handler(tools, pod)),
+        privileged=security_context.any_privileged(pod),
     )
     try:
         await tools.runtime.prepare_pod(sandbox)
@@ -176,6 +215,12 @@ async def start(
             replaced.update(more.replaced)
             added += more.mounts
             required = more.image if more.image != ANY_IMAGE else required
+        given = tools.devices.container(
+            pod, container, own_root=not _is_host_image(tools.runtime, container), given=found
+        )
+        if not _sees_all_devices(container, tools.settings):
+            found = {**found, **given.variables}
+        added += given.mounts
         mounts = (
             *volumes.mounts(container, found, replaced),
             *added,
@@ -183,7 +228,7 @@ async def start(
         )
         logs = tools.settings.paths.pod_stdout(key.namespace, key.name, uid)
         spec = container_spec(
-            pod, container, attempt, found, mounts, logs, home, tools.settings.pods, tools.default_limits()
+            pod, container, attempt, found, mounts, logs, home, tools.settings.pods, tools.default_limits(), given.nodes
         )
     except ConfigProblem as problem:
         final = isinstance(problem, NoSuchConfig)
@@ -230,6 +275,21 @@ async def resize(tools: WorkerContext, pod: Object, containers: Sequence[str], *
         if (container := pod_model.container_named(pod, name)) is not None
     }
     await runtime.resize_pod(pod_model.uid_of(pod), pod_limits(pod, defaults), wanted, final=final)
+
+
+def _is_host_image(runtime: PodRuntime, container: Object) -> bool:
+    """Whether the container sees the machine's own programs and libraries."""
+    try:
+        plain = normalise(container.get("image") or "").partition("@")[0]
+    except ImageError:
+        return False
+    names = (plain, without_registry(plain))
+    return any(info.kind == HOST and info.name in names for info in runtime.images())
+
+
+def _sees_all_devices(container: Object, settings: AgentSettings) -> bool:
+    privileged = bool((container.get("securityContext") or {}).get("privileged"))
+    return privileged and settings.pods.allow_privileged
 
 
 async def _pull(tools: WorkerContext, pod: Object, container: Object, required: RequiredImage) -> None:

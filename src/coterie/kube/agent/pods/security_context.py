@@ -42,6 +42,14 @@ def handler_of(pod: Object, default: str) -> str:
     return (pod["metadata"].get("annotations") or {}).get(COTERIE_RUNTIME_HANDLER) or default
 
 
+def any_privileged(pod: Object) -> bool:
+    """Whether a container of the pod asks to be privileged."""
+    spec = pod_model.spec_of(pod)
+    kinds = ("initContainers", "containers", "ephemeralContainers")
+    containers = [container for kind in kinds for container in spec.get(kind) or ()]
+    return any((container.get("securityContext") or {}).get("privileged") for container in containers)
+
+
 def refused_pod(pod: Object, handlers: Sequence[RuntimeHandler], default: str) -> tuple[str, str] | None:
     """(reason, message) of a pod that cannot run here as it asks to. `default`: the handler of pods without a class."""
     spec = pod_model.spec_of(pod)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.base.tasks import TaskOwner
+from coterie.kube.agent.devices.manager import DeviceManager
 from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
@@ -55,6 +56,7 @@ class WorkerContext:
     forget: Callable[[str], None]
     """The pod is gone from here."""
     allocatable: Callable[[], Mapping[str, str]]
+    devices: DeviceManager
     requests_of_others: Callable[[str], tuple[int, int]] = lambda _: (0, 0)
     """(uid): CPU in thousandths and memory that all other pods of the node were given."""
     images: NodeImages | None = None

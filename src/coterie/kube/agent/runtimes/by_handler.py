@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from coterie.kube.agent.runtimes.protocol import (
+    ContainerLimits,
     ContainerSpec,
     ContainerState,
     ContainerUsage,
@@ -23,6 +24,7 @@ from coterie.kube.agent.runtimes.protocol import (
     PodRuntime,
     PodSandbox,
     PodState,
+    ResizingRuntime,
     RuntimeFailure,
     RuntimeHandler,
 )
@@ -31,8 +33,10 @@ from coterie.kube.agent.runtimes.protocol import (
 class RuntimesByHandler:
     """Implements `PodRuntime`."""
 
-    def __init__(self, runtimes: Sequence[PodRuntime]) -> None:
+    def __init__(self, runtimes: Sequence[PodRuntime], preferred: Mapping[str, PodRuntime] | None = None) -> None:
+        """`preferred`: by handler, the runtime that has it although another one before it knows it too."""
         self._runtimes = tuple(runtimes)
+        self._preferred = preferred or {}
         self._of_pod: dict[str, PodRuntime] = {}
 
     @property
@@ -67,12 +71,17 @@ class RuntimesByHandler:
         self._of_pod[sandbox.uid] = runtime
 
     def _for_handler(self, handler: str) -> PodRuntime:
-        known = [(runtime, each) for runtime in self._runtimes for each in runtime.handlers() if each.name == handler]
+        known = [
+            (runtime, each) for runtime in self._with(handler) for each in runtime.handlers() if each.name == handler
+        ]
         for runtime, each in known:
             if each.available:
                 return runtime
         why = next((each.why for _, each in known if each.why), "no runtime of this node knows it")
         raise RuntimeFailure("RuntimeHandlerMissing", f'the handler "{handler}" is not available on this node: {why}')
+
+    def _with(self, handler: str) -> Sequence[PodRuntime]:
+        return (self._preferred[handler],) if handler in self._preferred else self._runtimes
 
     def _of(self, pod_uid: str) -> PodRuntime:
         """The pod's runtime; the first one answers for pods that nobody has."""
@@ -86,6 +95,20 @@ class RuntimesByHandler:
 
     async def signal_container(self, pod_uid: str, name: str, number: int) -> None:
         await self._of(pod_uid).signal_container(pod_uid, name, number)
+
+    def resize_problem(self, pod_uid: str) -> str:
+        runtime = self._of(pod_uid)
+        if isinstance(runtime, ResizingRuntime):
+            return runtime.resize_problem(pod_uid)
+        return f"the runtime {runtime.name} cannot change limits of running containers"
+
+    async def resize_pod(
+        self, pod_uid: str, limits: ContainerLimits, containers: Mapping[str, ContainerLimits], *, final: bool
+    ) -> None:
+        runtime = self._of(pod_uid)
+        if not isinstance(runtime, ResizingRuntime):
+            raise RuntimeFailure("ResizeError", self.resize_problem(pod_uid))
+        await runtime.resize_pod(pod_uid, limits, containers, final=final)
 
     async def stop_pod(self, pod_uid: str, grace: float) -> None:
         await self._of(pod_uid).stop_pod(pod_uid, grace)
@@ -129,6 +152,8 @@ class RuntimesByHandler:
         found: dict[str, RuntimeHandler] = {}
         for runtime in self._runtimes:
             for handler in runtime.handlers():
+                if runtime not in self._with(handler.name):
+                    continue
                 known = found.get(handler.name)
                 if known is None or (handler.available and not known.available):
                     found[handler.name] = handler

@@ -131,6 +131,8 @@ class PodSandbox:
     """Directories that should lie in memory, with the largest size (0: any), where the agent could not mount them."""
     handler: str = "runp"
     """What runs the pod's containers; one of the runtime's `handlers()`."""
+    privileged: bool = False
+    """Whether a container of it is privileged."""
 
 
 @dataclass(frozen=True, slots=True)

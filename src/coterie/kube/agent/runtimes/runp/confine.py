@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _CAP_SYS_ADMIN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 21, 6, 7, 8
 _MOST_OPEN_FILES = 1 << 20
 _DEVICES = ("/dev", "/dev/shm", "/dev/pts")
+_ACCELERATORS = ("nvidia", "kfd", "dri")
+"""Names in /dev, or what they begin with, of devices that belong to one container at a time."""
 
 
 def confine(spec: dict[str, Any], powers: dict[str, Any], filter_program: bytes) -> None:
@@ -93,7 +95,11 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
         for path in landlock.beside(spec["root"]["hidden"]):
             rules.allow(path, landlock.READ)
         # The pod's own directories lie in what is hidden, and what is hidden may lie in /tmp.
-        writable = [*landlock.beside(spec["root"]["hidden"], "/tmp"), spec["work"], spec["tmp"], *_DEVICES]
+        writable = [*landlock.beside(spec["root"]["hidden"], "/tmp"), spec["work"], spec["tmp"]]
+        # Everybody's /dev: it may be written to, but for the accelerators of others.
+        writable += landlock.beside(_accelerators(), "/dev")
+        for path in spec.get("devices", ()):
+            rules.allow(path, landlock.USE)
     for source, target, read_only in spec["mounts"]:
         for path in {source, target} if not powers["namespaces"] else {target}:
             if read_only:
@@ -112,6 +118,11 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
             except OSError:
                 continue  # a nameless pipe is not subject to the rules
     rules.enforce()
+
+
+def _accelerators() -> list[str]:
+    """Devices that nobody may use who was not given them."""
+    return [f"/dev/{name}" for name in os.listdir("/dev") if name.startswith(_ACCELERATORS)]
 
 
 def become_user(spec: dict[str, Any], powers: dict[str, Any], capabilities: int) -> None:
