@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 from collections.abc import Iterator
@@ -10,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_kit import NODES, World, container, phase, pod, status_named, world
+from agent_kit import EVENTS, NODES, World, container, phase, pod, status_named, world
+from image_kit import entry, oci, tar
 
-from coterie.kube.agent.images.store import remove_tree
+from coterie.kube.agent.images import archive
+from coterie.kube.agent.images.node_images import NodeImages
+from coterie.kube.agent.images.sources import PullSettings
+from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.node.facts import MachineUsage
 from coterie.kube.agent.node.pressure import met
 from coterie.kube.agent.pods.containers import container_spec, remove_old_logs
@@ -381,3 +386,29 @@ def test_whoever_asks_why_the_pod_failed_hears_of_the_eviction() -> None:
     assert termination_message(Pod(status=status)) == ("Evicted: disk is full", "last words")
     status = PodStatus(phase="Failed", container_statuses=statuses)
     assert termination_message(Pod(status=status)) == ("container main exited with 137 (Error)", "last words")
+
+
+async def test_disk_pressure_takes_unused_images_before_pods(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        store = ImageStore(tmp_path / "images")
+        here.images = NodeImages(store, PullSettings(), here.clock)
+        for name in ("used:1", "unused:1"):
+            (image,) = archive.load(store, io.BytesIO(oci([tar([entry(name[:-2], b"x")])], name)))
+            store.save(replace(image, manifest="sha256:" + "a" * 64))
+            os.utime(store.directory / "used" / image.id[7:], (1, 1))
+        here.settings = replace(here.settings, storage=StorageSettings(evict_bytes=MIB))
+        await here.start_agent()
+        await here.create(pod("large", policy="Never"))
+        await here.create(pod("waits", container(image="used:1"), policy="Always"))
+        await filled(here, "large", 3 * MIB)
+        assert here.agent is not None
+        here.agent.storage.measure = here.agent.node._measure = lambda: disk(GIB)
+        await here.until(lambda: store.find("unused:1") is None)
+        assert store.find("used:1") is not None and phase("Running")(await here.pod("large"))
+        here.agent.storage.measure = here.agent.node._measure = lambda: disk(50 * GIB)
+        await here.settle(30)
+        assert phase("Running")(await here.pod("large"))
+        removed = [
+            event for event in (await here.user.list(EVENTS, "default")).items if event["reason"] == "ImageRemoved"
+        ]
+        assert [event["involvedObject"]["kind"] for event in removed] == ["Node"]
