@@ -62,18 +62,19 @@ fuzz: $(STAMP)  ## property tests with examples that were not tried before
 	COTERIE_FUZZ=random $(BIN)/pytest -q -n $(JOBS) $$(grep -rl 'from hypothesis import' tests --include='test_*.py')
 
 collect: $(STAMP)  # finds what cannot be imported before minutes pass, and stores the tests' bytecode for all workers
-	@$(BIN)/pytest -qq --collect-only >$(VENV)/collected.txt || { tail -n 100 $(VENV)/collected.txt; exit 1; }
+	@$(BIN)/pytest -qq --collect-only >$(VENV)/collected.txt || { sed -n '/ ERRORS /,$$p' $(VENV)/collected.txt; exit 1; }
 
 psi-or-skip: $(STAMP)
-	@timeout 240 $(BIN)/python -m coterie.cli.psi_environment || echo 'The tests that need the environment of the PSI engine are skipped.'
+	@timeout 300 $(BIN)/python -m coterie.cli.psi_environment || echo 'The tests that need the environment of the PSI engine are skipped.'
 
 secretflow-or-skip: $(STAMP)
-	@timeout 240 $(BIN)/python -m coterie.cli.engine_environment secretflow || echo 'The tests that need SecretFlow are skipped.'
+	@timeout 300 $(BIN)/python -m coterie.cli.engine_environment secretflow || echo 'The tests that need SecretFlow are skipped.'
 
 # Side by side: most of it waits for downloads while mypy computes. A step that fails stops `make test` with its output.
 prepare: lint types collect setup psi-or-skip secretflow-or-skip
 
-test: $(STAMP)  ## lint, types, layers and all tests
+test:  ## lint, types, layers and all tests
+	@echo 'Installing what the tests need, checking format, types and imports: one to three minutes ...'
 	@$(MAKE) --no-print-directory -j 8 --output-sync=target prepare
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup
 

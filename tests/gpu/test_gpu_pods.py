@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from gpu_kit import GPU, HOST_IMAGE, GpuNode, have_gpu, pod, probe, until
 
+from coterie.kube.agent.devices import libraries
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(240),
@@ -189,12 +191,14 @@ def test_a_compiled_program_in_an_image_without_a_driver(node: GpuNode, tmp_path
     root = tmp_path / "image"
     (root / "bin").mkdir(parents=True)
     shutil.copy(program, root / "bin/vector_add")
-    for line in subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=True).stdout.splitlines():
-        path = next((word for word in line.split() if word.startswith("/")), "")
-        if path:
-            target = root / path.lstrip("/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, target)
+    # The driver's own library needs parts of the C library that the program does not.
+    for file in (str(program), *(str(path) for path in libraries.find(["libcuda.so.1"], ["/usr/local/nvidia/lib64"]))):
+        for line in subprocess.run(["ldd", file], capture_output=True, text=True, check=True).stdout.splitlines():
+            path = next((word for word in line.split() if word.startswith("/")), "")
+            if path:
+                target = root / path.lstrip("/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, target)
     command = ["image", "add", "vector-add:1", "--rootfs", str(root), "--root", str(node.root), "--domain", node.domain]
     done = subprocess.run([sys.executable, "-m", "coterie", *command], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

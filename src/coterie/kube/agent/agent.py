@@ -118,6 +118,8 @@ def make(
         images=lambda: node_images(runtime),
         plugins=plugins,
         network=network,
+        handlers=runtime.handlers,
+        limitations=runtime.limitations,
         devices=devices.node,
     )
     volumes = LocalVolumes(client, settings.volumes_directory, settings.node_name)

@@ -9,7 +9,7 @@ from cri_kit import CriHarness, containerd
 from coterie.kube.agent.runtimes.cri.settings import CriSettings
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def daemon_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CriSettings]:
     with containerd(tmp_path_factory.mktemp("cri")) as settings:
         yield settings

@@ -24,9 +24,7 @@ from coterie.kube.agent.runtimes.protocol import ContainerSpec, ContainerState, 
 from coterie.kube.agent.runtimes.runp import cgroups
 
 IMAGE = "test/busybox:1"
-PROGRAMS = (
-    "sh sleep cat echo true false kill ls id env mount nc wget nslookup hostname grep stty touch dd tail head ps wc"
-)
+PROGRAMS = "sh sleep cat echo true false kill ls id env mount nc wget nslookup httpd hostname grep stty touch dd tail head ps wc"
 
 
 def why_not() -> str:
@@ -195,6 +193,9 @@ class CriHarness:
         """What a script prints, run to its end in a container of its own."""
         pod = self.runtime.pod(uid)
         name = f"c{len(pod.containers) if pod is not None else 0}"
+        return await self.output_of(name, script, code=code, uid=uid, **changes)
+
+    async def output_of(self, name: str, script: str, *, code: int = 0, uid: str = "uid-1", **changes: Any) -> str:
         spec = await self.start(script, name, uid, **changes)
         state = await self.ended(name, uid)
         text = log_text(spec.log_path)

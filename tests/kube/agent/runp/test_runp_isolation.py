@@ -342,7 +342,9 @@ async def test_an_accelerator_is_for_those_who_were_given_it(fenced, tmp_path, w
         async with RunpHarness.opened(tmp_path / "x", without=without) as harness:
             if not harness.powers["landlock"]:
                 pytest.skip("needs Landlock")
-            script = f"[ -c {device} ] && (echo x > {device}) 2>/dev/null && echo used; echo y > /dev/null && echo plain"
+            script = (
+                f"[ -c {device} ] && (echo x > {device}) 2>/dev/null && echo used; echo y > /dev/null && echo plain"
+            )
             assert (await harness.output(script)).split() == ["plain"]
             assert (await harness.output(script, devices=(device,))).split() == ["used", "plain"]
     finally:

@@ -21,16 +21,19 @@ from coterie.kube.agent.node.capacity import NO_DEVICES, NodeDevices, Resources,
 from coterie.kube.agent.node.conditions import ConditionReading, PodNetworkState, conditions, readings
 from coterie.kube.agent.node.description import (
     NameTaken,
+    NodeRuntime,
     check_name,
     labels,
     new_node,
     node_annotations,
     pod_ranges,
+    stale_labels,
     static_status,
     wanted_taints,
 )
 from coterie.kube.agent.node.facts import MachineFacts, MachineUsage, measure_machine, measure_usage
 from coterie.kube.agent.plugin import AgentPlugin, merged_node
+from coterie.kube.agent.runtimes.protocol import RuntimeHandler
 from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.api.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from coterie.kube.api.labels import COTERIE_LEASE_DURATION
@@ -67,12 +70,16 @@ class NodeRegistration:
         images: Callable[[], list[Object]] = list,
         runtime_problem: Callable[[], str] = str,
         network: Callable[[], PodNetworkState] = PodNetworkState,
+        handlers: Callable[[], Sequence[RuntimeHandler]] = tuple,
+        limitations: Callable[[], Sequence[str]] = tuple,
         devices: Callable[[], NodeDevices] = lambda: NO_DEVICES,
     ) -> None:
         self.ready = asyncio.Event()
         self._client = client
         self._settings = settings
-        self._runtime = runtime
+        self._runtime_name = runtime
+        self._handlers = handlers
+        self._limitations = limitations
         self._clock = clock
         disk = settings.paths.storage
         self._measure = measure or (lambda: measure_usage(disk))
@@ -94,6 +101,10 @@ class NodeRegistration:
         self._recheck = False
         self._measure_event = asyncio.Event()
         self._stop = asyncio.Event()
+
+    @property
+    def _runtime(self) -> NodeRuntime:
+        return NodeRuntime(self._runtime_name, tuple(self._handlers()), tuple(self._limitations()))
 
     def allocatable(self) -> Mapping[str, str]:
         return with_devices(self._allocatable, self._devices().allocatable)
@@ -138,7 +149,7 @@ class NodeRegistration:
     async def _taken_or_made(self) -> Object:
         settings = self._settings
         try:
-            node = await self._create(new_node(settings, self.facts, self._additions))
+            node = await self._create(new_node(settings, self.facts, self._additions, self._runtime))
         except AlreadyExists:
             try:
                 node = await self._client.get(_NODES, settings.node_name)
@@ -146,11 +157,12 @@ class NodeRegistration:
                 message = f"node {settings.node_name} belongs to somebody else; give this agent another name with agent.nodeName"
                 raise NameTaken(message, forever=True) from problem
             check_name(node, settings, self.facts, self._additions)
-            wanted = labels(settings, self.facts, self._additions)
+            wanted = labels(settings, self.facts, self._additions, self._runtime)
             known = node["metadata"].get("labels") or {}
-            notes, noted = node_annotations(settings), node["metadata"].get("annotations") or {}
-            if any(known.get(key) != value for key, value in wanted.items()) or not notes.items() <= noted.items():
-                patch = {"metadata": {"labels": wanted, "annotations": notes}}
+            notes, noted = node_annotations(settings, self._runtime), node["metadata"].get("annotations") or {}
+            stale = stale_labels(known, wanted)
+            if stale or not wanted.items() <= known.items() or not notes.items() <= noted.items():
+                patch = {"metadata": {"labels": {**wanted, **stale}, "annotations": notes}}
                 node = await self._client.patch(_NODES, settings.node_name, "", patch)
             node = await self._set_taint(node)
         node = await self._set_pod_range(node)

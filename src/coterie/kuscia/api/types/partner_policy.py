@@ -41,6 +41,8 @@ class PartnerPolicySpec(Model, frozen=True, kw_only=True):
     hours: tuple[str, ...] | None = None
     time_zone: str = ""
     outside: str = ASK
+    runtime_class: str = ""
+    """RuntimeClass of all pods of what the partner began; empty: the node's default."""
     quota: PartnerQuota | None = None
 
 

@@ -76,8 +76,13 @@ def marked(body: Object) -> Object:
 
 
 def deployment_of(
-    deployment: KusciaDeployment, all_parties: Sequence[PartyDeployment], place: int, numbers: Mapping[str, int]
+    deployment: KusciaDeployment,
+    all_parties: Sequence[PartyDeployment],
+    place: int,
+    numbers: Mapping[str, int],
+    runtime_class: str = "",
 ) -> Object:
+    """`runtime_class`: what the policy of the partner who began it demands."""
     party = all_parties[place]
     engine = party.engine
     selector = own_labels(deployment, party)
@@ -96,6 +101,8 @@ def deployment_of(
     ]
     # A Deployment takes no other policy, whatever the AppImage says for tasks.
     spec = engine_template.pod_spec(party.domain, "Always", containers, template_map_name(party) if templated else "")
+    if runtime_class:
+        spec["runtimeClassName"] = runtime_class
     if (affinity := _affinity(deployment, party)) is not None:
         spec["affinity"] = affinity
     nodes = engine_template.node_affinity(engine.config_templates, engine.containers) if templated else None

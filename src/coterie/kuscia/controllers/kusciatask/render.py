@@ -63,8 +63,14 @@ class Reservation:
 
 
 def pod(
-    task: KusciaTask, party: PartyWorkload, which: PodWorkload, numbers: Numbers, reservation: Reservation
+    task: KusciaTask,
+    party: PartyWorkload,
+    which: PodWorkload,
+    numbers: Numbers,
+    reservation: Reservation,
+    runtime_class: str = "",
 ) -> Object:
+    """`runtime_class`: what the policy of the partner who began the task demands."""
     protocol = (task.metadata.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE)
     templated = engine_template.is_templated(party.config_templates, party.containers)
     own = _numbers(party, which, numbers)
@@ -76,6 +82,8 @@ def pod(
     spec = engine_template.pod_spec(
         party.domain, party.restart_policy, containers, template_map_name(task, party) if templated else ""
     )
+    if runtime_class:
+        spec["runtimeClassName"] = runtime_class
     affinity = engine_template.node_affinity(party.config_templates, party.containers) if templated else None
     if affinity is not None:
         spec["affinity"] = {"nodeAffinity": affinity}

@@ -5,7 +5,9 @@ grpc is loaded with the first connection: a node whose pods are processes never 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +17,11 @@ from coterie.kube.agent.runtimes.cri.messages import Message, decode, encode
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 
 if TYPE_CHECKING:
-    import grpc
     from grpc import aio
 else:
-    grpc = lazy_import("grpc")
     aio = lazy_import("grpc.aio")
 
+_LOST = "UNAVAILABLE"
 NAMESPACE = "k8s.io"
 """Of CRI's containers and images in containerd."""
 CALL_SECONDS = 120.0
@@ -75,7 +76,7 @@ class ContainerdCallFailed(RuntimeFailure):
 
     @property
     def lost(self) -> bool:
-        return self.code in ("UNAVAILABLE", "CANCELLED")
+        return self.code in (_LOST, "CANCELLED")
 
     @property
     def missing(self) -> bool:
@@ -96,6 +97,7 @@ class ContainerdConnection:
             ),
         )
         self._calls: dict[str, Any] = {}
+        self._closed = False
 
     async def call(
         self,
@@ -114,10 +116,8 @@ class ContainerdConnection:
                 request_serializer=partial(encode, asks),
                 response_deserializer=partial(decode, answers),
             )
-        try:
+        with self._failures():
             answer: Message = await known(message or {}, timeout=seconds, metadata=_metadata(lease))
-        except aio.AioRpcError as problem:
-            raise _failed(problem) from problem
         return answer
 
     async def write_content(self, message: Mapping[str, Any], lease: str) -> None:
@@ -127,14 +127,13 @@ class ContainerdConnection:
             request_serializer=partial(encode, "WriteContentRequest"),
             response_deserializer=partial(decode, "WriteContentResponse"),
         )
-        call = write(iter([message]), timeout=CALL_SECONDS, metadata=_metadata(lease))
-        try:
-            async for _ in call:
-                return
-        except aio.AioRpcError as problem:
-            raise _failed(problem) from problem
-        finally:
-            call.cancel()
+        with self._failures():
+            call = write(iter([message]), timeout=CALL_SECONDS, metadata=_metadata(lease))
+            try:
+                async for _ in call:
+                    return
+            finally:
+                call.cancel()
 
     async def events(self, *filters: str) -> AsyncIterator[Message]:
         """Envelopes as they are published. Raises ContainerdCallFailed when the stream breaks."""
@@ -143,23 +142,35 @@ class ContainerdConnection:
             request_serializer=partial(encode, "SubscribeRequest"),
             response_deserializer=partial(decode, "Envelope"),
         )
-        call = subscribe({"filters": filters}, metadata=_metadata(""))
+        with self._failures():
+            call = subscribe({"filters": filters}, metadata=_metadata(""))
+            try:
+                async for envelope in call:
+                    yield envelope
+            finally:
+                call.cancel()
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        """What goes wrong in a call, as ContainerdCallFailed. Calls of a connection that is closed meanwhile are lost: grpc would
+        have them look as if their tasks were cancelled."""
         try:
-            async for envelope in call:
-                yield envelope
+            yield
         except aio.AioRpcError as problem:
-            raise _failed(problem) from problem
-        finally:
-            call.cancel()
+            raise ContainerdCallFailed(problem.code().name, problem.details() or problem.code().name) from problem
+        except aio.UsageError as problem:
+            raise ContainerdCallFailed(_LOST, "the connection to containerd was closed") from problem
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._closed or task is None or task.cancelling():
+                raise
+            raise ContainerdCallFailed(_LOST, "the connection to containerd was closed") from None
 
     async def close(self) -> None:
+        self._closed = True
         await self._channel.close()
 
 
 def _metadata(lease: str) -> tuple[tuple[str, str], ...]:
     head = (("containerd-namespace", NAMESPACE),)
     return (*head, ("containerd-lease", lease)) if lease else head
-
-
-def _failed(problem: grpc.aio.AioRpcError) -> ContainerdCallFailed:
-    return ContainerdCallFailed(problem.code().name, problem.details() or problem.code().name)

@@ -142,7 +142,7 @@ class CriRuntime:
         private_directory(self._settings.directory)
         self._load_records()
         for sandbox in self._sandboxes.values():
-            if sandbox.address:
+            if self._has_own_network(sandbox):
                 await self._network.expect_pod(sandbox)
         if self._sandboxes or self._daemon.pid:
             try:
@@ -422,8 +422,7 @@ class CriRuntime:
 
     async def _run_sandbox(self, sandbox: PodSandbox) -> None:
         uid = sandbox.uid
-        own_network = bool(sandbox.address)
-        if own_network:
+        if self._has_own_network(sandbox):
             await self._network.expect_pod(sandbox)
         self._limit(sandbox)
         attempt = self._attempts.get(uid, 0)
@@ -431,13 +430,18 @@ class CriRuntime:
         try:
             answer = await self._call("RunPodSandbox", {"config": config, "runtime_handler": sandbox.handler})
         except ContainerdCallFailed as problem:
+            if uid in self._ready:
+                return  # it was made, and the answer was lost with the connection
             raise RuntimeFailure("FailedCreatePodSandBox", problem.message) from problem
         self._attempts[uid] = attempt + 1
         self._ready[uid] = answer["pod_sandbox_id"]
 
     def _sandbox_config(self, sandbox: PodSandbox, attempt: int) -> Message:
         group = self._groups.path(sandbox.uid) if self._groups is not None else ""
-        return pod_config.sandbox_config(sandbox, attempt, group, own_network=bool(sandbox.address))
+        return pod_config.sandbox_config(sandbox, attempt, group, own_network=self._has_own_network(sandbox))
+
+    def _has_own_network(self, sandbox: PodSandbox) -> bool:
+        return bool(sandbox.address) and sandbox.network != "host" and self._network.network_directory is not None
 
     def _limit(self, sandbox: PodSandbox) -> None:
         """The pod as a whole. Limits of a pod that is there already are not moved under its containers."""
@@ -464,7 +468,8 @@ class CriRuntime:
         reference = await self._images.ensure(image)
         if pod_uid not in self._ready:
             await self._run_sandbox(pod)  # after a reboot, or when somebody killed it
-        context = pod_config.RunContext(reference, self._init_program(), self._target_id(pod_uid, spec.target))
+        init = self._init_program() if pod.handler != daemon.KATA else None
+        context = pod_config.RunContext(reference, init, self._target_id(pod_uid, spec.target))
         config = pod_config.container_config(image, pod, spec, context)
         spec.log_path.parent.mkdir(parents=True, exist_ok=True)
         answer = await self._call(
@@ -719,7 +724,7 @@ class CriRuntime:
         url = (await self._call("Attach", request))["url"]
         ended = asyncio.create_task(self._exit_code(run), name="cri-attached")
         try:
-            return await Attachment.open(url, ended, stdin=stdin, tty=run.tty)
+            return await Attachment.open(url, ended, stdin=stdin, tty=run.tty, stdin_once=run.stdin_once)
         except BaseException:
             ended.cancel()
             raise

@@ -27,6 +27,8 @@ _PROCESS_TYPE = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 _NOT_EXECUTED = ((127, ("executable file not found", "no such file or directory")), (126, ("permission denied",)))
 _CHUNK = 64 << 10
 _KILLED = 137
+_LINGER = 0.3
+"""Seconds for which an attachment stays after its input has ended."""
 
 
 class NotExecuted(Exception):
@@ -182,12 +184,14 @@ class Attachment:
         ended: asyncio.Task[int],
         *,
         tty: bool,
+        stdin_once: bool,
     ) -> None:
         """`ended`: resolves to the container's exit code."""
         self._writer = writer
         self._streams = streams
         self._ended = ended
         self._tty = tty
+        self._stdin_once = stdin_once
         self._reading = asyncio.create_task(session.run(), name="cri-attach")
 
     @classmethod
@@ -198,6 +202,7 @@ class Attachment:
         *,
         stdin: bool,
         tty: bool,
+        stdin_once: bool,
     ) -> Attachment:
         """Raises RuntimeFailure."""
         place = urllib.parse.urlsplit(url)
@@ -219,7 +224,7 @@ class Attachment:
         session = SpdyClient(lambda: reader.read(_CHUNK), writer.write, writer.drain)
         names = ["error", *(["stdin"] if stdin else []), "stdout", *(["resize"] if tty else ["stderr"])]
         streams = {name: session.open_stream({"streamtype": name}) for name in names}
-        return cls(writer, session, streams, ended, tty=tty)
+        return cls(writer, session, streams, ended, tty=tty, stdin_once=stdin_once)
 
     async def read_stdout(self) -> bytes:
         return await self._read("stdout")
@@ -244,10 +249,13 @@ class Attachment:
                 await stream.drain()
 
     async def close_stdin(self) -> None:
-        """A container whose input belongs to many stays; then containerd ends this attachment."""
+        """A container whose input belongs to many keeps it; then containerd ends this attachment, with what the container
+        has not said yet."""
         if self._tty:
             await self.write_stdin(b"\x04")
         elif (stream := self._streams.get("stdin")) is not None:
+            if not self._stdin_once:
+                await asyncio.sleep(_LINGER)
             stream.close()
 
     def resize(self, columns: int, rows: int) -> None:

@@ -44,15 +44,18 @@ def config(
     capabilities: int,
     hard_limits: dict[str, int],
     placed: list[str],
-    filtering: bool = True,
+    powers: dict[str, Any],
 ) -> dict[str, Any]:
     """`root`: where the container's root lies; `placed`: where it has volumes. `capabilities` (bits) and `hard_limits`
-    (-1: none) are those of the process that starts the program, which cannot give more than it has."""
+    (-1: none) are those of the process that starts the program, which cannot give more than it has. `powers`: what the
+    machine allows."""
     sandboxed = spec["tool"]["handler"] == GVISOR
     namespaces = ["mount", "pid", "ipc", "uts"] if sandboxed else ["mount"]
     made: dict[str, Any] = {
         "ociVersion": VERSION,
-        "process": process(spec, spec["argv"], capabilities=capabilities, hard_limits=hard_limits, tty=spec["tty"]),
+        "process": process(
+            spec, spec["argv"], capabilities=capabilities, hard_limits=hard_limits, tty=spec["tty"], powers=powers
+        ),
         "root": {"path": root, "readonly": spec["read_only_root"] or spec["root"]["kind"] == "host"},
         "mounts": [_mount("proc", "/proc", "proc", ["nosuid", "noexec", "nodev"])],
         "linux": {"namespaces": [{"type": kind} for kind in namespaces]},
@@ -69,7 +72,7 @@ def config(
     made["mounts"].insert(0, _mount("bind", "/dev", f"{root}/dev", ["rbind"]))
     if not spec["privileged"]:
         made["linux"] |= {"maskedPaths": list(MASKED), "readonlyPaths": list(READ_ONLY)}
-        if spec["seccomp"] and filtering:
+        if spec["seccomp"] and powers["seccomp"]:
             made["linux"]["seccomp"] = profile(machine, trace="SYS_PTRACE" in (spec["capabilities"] or ()))
     return made
 
@@ -81,18 +84,22 @@ def process(
     capabilities: int,
     hard_limits: dict[str, int],
     tty: bool,
+    powers: dict[str, Any],
 ) -> dict[str, Any]:
     user, group = users.ids_of(spec)
+    groups = list(spec["groups"])
+    if powers["namespaces"] == "user":
+        user, group, groups = 0, 0, []  # there is one user only
     names = kept(spec, capabilities)
     return {
         "terminal": tty,
-        "user": {"uid": user, "gid": group, "additionalGids": list(spec["groups"]), "umask": 0o022},
+        "user": {"uid": user, "gid": group, "additionalGids": groups, "umask": 0o022},
         "args": list(argv),
         "env": [f"{name}={value}" for name, value in spec["env"]],
         "cwd": spec["cwd"],
         "capabilities": {kind: names for kind in ("bounding", "effective", "permitted")},
         "noNewPrivileges": not spec["privileged"] and not spec["escalation"],
-        "rlimits": limits(spec["limits"], hard_limits),
+        "rlimits": limits(spec, hard_limits, powers),
     }
 
 
@@ -102,8 +109,21 @@ def kept(spec: dict[str, Any], there: int) -> list[str]:
     return [f"CAP_{name}" for number, name in enumerate(CAPABILITIES) if name in names and there >> number & 1]
 
 
-def limits(wanted: dict[str, int], hard: dict[str, int]) -> list[dict[str, Any]]:
+def limits(spec: dict[str, Any], hard: dict[str, int], powers: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those of each process, among them what control groups would do for all together (`runp/confine.py`). A sandbox has
+    its own idea of memory and processes."""
+    wanted = spec["limits"]
     found = [_limit("RLIMIT_CORE", 0, 0, hard)]
+    if spec["tool"]["handler"] != GVISOR:
+        memory, own_users = (
+            wanted["memory"] or wanted.get("pod_memory", 0),
+            powers["namespaces"] == "user" or powers["users"],
+        )
+        # runc itself needs more than many a limit before it becomes the container's program; the supervisor watches.
+        if memory and not powers["cgroup_memory"] and spec["tool"]["handler"] != "runc":
+            found.append(_limit("RLIMIT_DATA", memory, memory, hard))
+        if wanted["pids"] and not powers["cgroup_pids"] and own_users and not spec["privileged"]:
+            found.append(_limit("RLIMIT_NPROC", wanted["pids"], wanted["pids"], hard))
     if wanted.get("files"):
         found.append(_limit("RLIMIT_NOFILE", wanted["files"], max(wanted["files"], _MOST_OPEN_FILES), hard))
     if wanted.get("file_bytes"):

@@ -20,12 +20,22 @@ def needed(spec: dict[str, Any]) -> bool:
     return tool is not None and tool["handler"] == bundle.GVISOR
 
 
+def kill_exec(nothing: int, spec: dict[str, Any], powers: dict[str, Any], leader: int) -> None:
+    """The process of an exec, which does not end with the command that waits for it. Does not wait."""
+    if not os.fork():
+        shim.kill_exec(_setup(nothing, spec, powers), leader)
+
+
 def send(
     nothing: int, spec: dict[str, Any], powers: dict[str, Any], leader: int, number: int, *, everyone: bool
 ) -> None:
     """To the container's program, or to everyone in the sandbox of which `leader` is the shim. Does not wait."""
     if not os.fork():
-        setup = child.ChildSetup(spec, powers, (nothing, nothing, nothing), tty=False)
-        setup.status = nothing
         words = ["kill", "--all"] if everyone else ["kill"]
-        shim.run_program(setup, leader, [*words, shim.name_of(leader), str(number)])
+        shim.run_program(_setup(nothing, spec, powers), leader, [*words, shim.name_of(leader), str(number)])
+
+
+def _setup(nothing: int, spec: dict[str, Any], powers: dict[str, Any]) -> child.ChildSetup:
+    setup = child.ChildSetup(spec, powers, (nothing, nothing, nothing), tty=False)
+    setup.status = nothing
+    return setup

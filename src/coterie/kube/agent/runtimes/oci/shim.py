@@ -17,13 +17,11 @@ News go through the status pipe as in `runp/child.py`: `P<pid> <pid of the shim>
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import resource
 import signal
 import socket
-import stat
 
 from coterie.kube.agent.runtimes.oci import bundle
 from coterie.kube.agent.runtimes.runp import child, filesystem, init, landlock, linux
@@ -45,6 +43,8 @@ _RESOURCES = {
     "RLIMIT_CORE": resource.RLIMIT_CORE,
     "RLIMIT_NOFILE": resource.RLIMIT_NOFILE,
     "RLIMIT_FSIZE": resource.RLIMIT_FSIZE,
+    "RLIMIT_DATA": resource.RLIMIT_DATA,
+    "RLIMIT_NPROC": resource.RLIMIT_NPROC,
 }
 _MOST_LOG = 1 << 16
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
@@ -68,6 +68,11 @@ def run_program(setup: ChildSetup, pid: int, words: list[str]) -> NoReturn:
 def execute(setup: ChildSetup, pid: int, argv: list[str]) -> NoReturn:
     """A further process in the sandbox of which the shim is `pid` now."""
     child.guarded(setup, lambda each: _execute(each, pid, argv))
+
+
+def kill_exec(setup: ChildSetup, pid: int) -> NoReturn:
+    """End the process that `execute` began."""
+    child.guarded(setup, lambda each: _kill_exec(each, pid))
 
 
 def name_of(leader: int) -> str:
@@ -132,10 +137,8 @@ def _make(setup: ChildSetup) -> None:
         capabilities=linux.effective_capabilities(),
         hard_limits=_hard_limits(),
         placed=placed,
-        filtering=bool(setup.filter_program),
+        powers=setup.powers,
     )
-    if setup.powers["namespaces"] == "user":
-        config["process"]["user"] = {"uid": 0, "gid": 0}  # there is one user only
     _write(f"{_BUNDLE}/config.json", json.dumps(config))
     number = _create(setup, name)
     known = _machines_number(machine, number)
@@ -143,7 +146,9 @@ def _make(setup: ChildSetup) -> None:
     os.write(setup.status, f"P{known} {own}\n".encode())
     if os.read(setup.go, 1) != b"g":
         _abandon(number)  # the supervisor died before it could write us down
-    if _call(setup, [*command(spec), "start", name]):
+    status = _call(setup, [*command(spec), "start", name])
+    # Killed: by the container's program, as all that it can (`kill -9 -1`), so it has been started.
+    if status and not os.WIFSIGNALED(status):
         _kill(number)
         raise filesystem.SetupError(_problem("start"))
     for handle in (0, 1, 2):
@@ -193,12 +198,19 @@ def _fill(setup: ChildSetup) -> list[str]:
     sources = setup.sources
     assert sources is not None
     filesystem.make_devices(spec, sources)
+    if spec["tty"]:
+        filesystem.mount_point("/dev/console", directory=False)  # where the program puts the terminal
     placed = filesystem.put_volumes(sources)
     sources.close()
     _check_directory(spec["cwd"])
-    environment = dict(spec["env"])
-    find_program(spec["argv"][0], environment.get("PATH", ""), spec["cwd"])
+    _find_program(spec, spec["argv"][0])
     return placed
+
+
+def _find_program(spec: dict[str, Any], name: str) -> None:
+    """In the root of this process. What the runtime would say of a missing program is no answer for users."""
+    os.chdir(spec["cwd"])
+    child.find_program(name, child.environment_of(spec))
 
 
 def _check_directory(path: str) -> None:
@@ -207,46 +219,6 @@ def _check_directory(path: str) -> None:
         raise child.ExecError(child.NOT_SET_UP, f"working directory {path} does not exist")
     if os.path.realpath(path).startswith("/proc/"):
         raise child.ExecError(child.NOT_SET_UP, f"working directory {path} leads into /proc")
-
-
-def find_program(name: str, path: str, cwd: str) -> str:
-    """In the root of this process. Raises ExecError as `child.execute` does."""
-    if "/" in name:
-        candidates = [os.path.join(cwd, name)]
-    else:
-        candidates = [os.path.join(cwd, folder, name) for folder in (path or "/usr/local/bin:/usr/bin:/bin").split(":")]
-    refused = ""
-    for candidate in candidates:
-        problem = _cannot_execute(candidate)
-        if not problem:
-            return candidate
-        if problem != os.strerror(errno.ENOENT):
-            refused = refused or problem
-    if refused:
-        raise child.ExecError(child.NOT_EXECUTABLE, f'exec: "{name}": {refused.lower()}')
-    if "/" in name:
-        raise child.ExecError(child.NOT_FOUND, f'exec: "{name}": stat {name}: no such file or directory')
-    raise child.ExecError(child.NOT_FOUND, f'exec: "{name}": executable file not found in $PATH')
-
-
-def _cannot_execute(path: str) -> str:
-    try:
-        about = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return os.strerror(errno.ENOENT)
-    except OSError as problem:
-        return problem.strerror or str(problem)
-    if not stat.S_ISREG(about.st_mode) or not about.st_mode & 0o111:
-        return os.strerror(errno.EACCES)
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""  # one may execute what one may not read
-    try:
-        first = os.read(handle, 4)
-    finally:
-        os.close(handle)
-    return "" if first.startswith((b"#!", b"\x7fELF")) else os.strerror(errno.ENOEXEC)
 
 
 def _inside(root: str, steps: Any) -> Any:
@@ -395,12 +367,29 @@ def _execute(setup: ChildSetup, pid: int, argv: list[str]) -> None:
     _join(setup, pid)
     spec = setup.spec
     root = f"{_IMAGE}/root" if spec["root"]["kind"] == "layers" else _IMAGE
-    path = dict(spec["env"]).get("PATH", "")
-    _inside(root, lambda: find_program(argv[0], path, spec["cwd"]))
+    _inside(root, lambda: _find_program(spec, argv[0]))
     about = bundle.process(
-        spec, argv, capabilities=linux.effective_capabilities(), hard_limits=_hard_limits(), tty=setup.tty
+        spec,
+        argv,
+        capabilities=linux.effective_capabilities(),
+        hard_limits=_hard_limits(),
+        tty=setup.tty,
+        powers=setup.powers,
     )
-    file = f"/run/exec-{os.getpid()}.json"
+    file = f"{_exec_file(spec)}.json"
     _write(file, json.dumps(about))
-    child.finish_streams(setup)
-    os.execve(_PROGRAM, [*command(spec), "exec", "--process", file, name_of(pid)], _ENVIRONMENT)
+    child.join_group(setup)
+    words = ["exec", "--process", file, "--internal-pid-file", f"{_exec_file(spec)}.pid", name_of(pid)]
+    os.execve(_PROGRAM, [*command(spec), *words], _ENVIRONMENT)
+
+
+def _exec_file(spec: dict[str, Any]) -> str:
+    return f"/run/exec-{spec['exec_number']}"
+
+
+def _kill_exec(setup: ChildSetup, pid: int) -> None:
+    _join(setup, pid)
+    with open(f"{_exec_file(setup.spec)}.pid") as file:
+        number = file.read().strip()
+    words = ["kill", "--pid", number, name_of(pid), str(int(signal.SIGKILL))]
+    os.execve(_PROGRAM, [*command(setup.spec), *words], _ENVIRONMENT)

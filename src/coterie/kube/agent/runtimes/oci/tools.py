@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import platform
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coterie.kube.agent.runtimes.oci.bundle import GVISOR
 from coterie.kube.agent.runtimes.protocol import ContainerSpec, RuntimeFailure, RuntimeHandler
+from coterie.kube.agent.runtimes.runp import handlers as programs
 
 PROGRAMS: Mapping[str, str] = {"runc": "runc", "crun": "crun", GVISOR: "runsc"}
 """By handler."""
-_ALSO_IN = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_VERSION_TIMEOUT = 5.0
 _FIRST_WITH_SYSTRAP = 20230904
 _ARCHITECTURES = ("x86_64", "aarch64")
 
@@ -36,34 +33,16 @@ class OciTool:
 
 async def find() -> list[OciTool]:
     """All of them, also those that are not there."""
-    path = os.pathsep.join(filter(None, (os.environ.get("PATH", ""), _ALSO_IN)))
-    found = {handler: shutil.which(program, path=path) or "" for handler, program in PROGRAMS.items()}
-    versions = await asyncio.gather(*(_version(at) for at in found.values()))
-    return [OciTool(handler, at, version) for (handler, at), version in zip(found.items(), versions, strict=True)]
+    found = {handler: programs.program(name) for handler, name in PROGRAMS.items()}
+    versions = await asyncio.gather(*(_version(path) for path in found.values()))
+    return [OciTool(handler, path, version) for (handler, path), version in zip(found.items(), versions, strict=True)]
 
 
 async def _version(path: str) -> str:
-    if not path:
-        return ""
     try:
-        running = await asyncio.create_subprocess_exec(
-            path, "--version", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
-        )
+        return await programs.version_of(path) if path else ""
     except OSError:
         return ""
-    try:
-        output, _ = await asyncio.wait_for(running.communicate(), _VERSION_TIMEOUT)
-    except TimeoutError:
-        running.kill()
-        await running.wait()
-        return ""
-    return version_in(output.decode(errors="replace"))
-
-
-def version_in(text: str) -> str:
-    """`runc version 1.1.5+ds1`, `crun version 1.8.1`, `runsc version release-20230904.0`."""
-    match = re.search(r"version (\S+)", text)
-    return match[1] if match else ""
 
 
 def platform_of(version: str) -> str:

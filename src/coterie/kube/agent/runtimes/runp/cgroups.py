@@ -182,6 +182,9 @@ class CgroupV1:
             _write(f"{at}/memory.limit_in_bytes", str(memory))
             if os.path.exists(f"{at}/memory.memsw.limit_in_bytes"):
                 _write(f"{at}/memory.memsw.limit_in_bytes", str(memory))
+            else:
+                # A kernel that does not count swap for each group: nothing of this one is swapped, or the limit would not hold.
+                _write_if_there(f"{at}/memory.swappiness", "0")
         if pids and "pids" in self._trees:
             _write(f"{self._at('pids', group)}/pids.max", str(pids))
 

@@ -136,9 +136,9 @@ def _start_in_bubblewrap(setup: ChildSetup) -> NoReturn:
         _no_directory(spec["cwd"])
     os.chdir(spec["cwd"])
     # bwrap would only say that it could not start the program; what is wrong with it is found out before.
-    argv = [find_program(spec["argv"][0], _environment(spec)), *spec["argv"][1:]]
+    argv = [find_program(spec["argv"][0], environment_of(spec)), *spec["argv"][1:]]
     filesystem.return_to(machine)
-    finish_streams(setup)
+    join_group(setup)
     bubblewrap.execute(spec, setup.powers, root, setup.filter_program, argv)
 
 
@@ -259,18 +259,6 @@ def fresh_process(setup: ChildSetup) -> None:
         fcntl.ioctl(setup.stdin, termios.TIOCSCTTY, 0)
 
 
-def _finish(setup: ChildSetup, argv: list[str]) -> None:
-    finish_streams(setup)
-    confine.confine(setup.spec, setup.powers, setup.filter_program)
-    execute(argv, _environment(setup.spec))
-
-
-def _environment(spec: dict[str, Any]) -> dict[bytes, bytes]:
-    return {
-        name.encode(errors="surrogateescape"): value.encode(errors="surrogateescape") for name, value in spec["env"]
-    }
-
-
 def forget_signals() -> None:
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
@@ -279,7 +267,19 @@ def forget_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def finish_streams(setup: ChildSetup) -> None:
+def _finish(setup: ChildSetup, argv: list[str]) -> None:
+    join_group(setup)
+    confine.confine(setup.spec, setup.powers, setup.filter_program)
+    execute(argv, environment_of(setup.spec))
+
+
+def environment_of(spec: dict[str, Any]) -> dict[bytes, bytes]:
+    return {
+        name.encode(errors="surrogateescape"): value.encode(errors="surrogateescape") for name, value in spec["env"]
+    }
+
+
+def join_group(setup: ChildSetup) -> None:
     """Streams and control group are the container's; then wait for the word to go."""
     for handle, number in ((setup.stdin, 0), (setup.stdout, 1), (setup.stderr, 2)):
         os.dup2(handle, number)
@@ -317,11 +317,26 @@ def find_program(name: str, environment: dict[bytes, bytes]) -> str:
     """Where a program is that another one will execute. Raises ExecError."""
     refused: OSError | None = None
     for candidate in _candidates(name, environment):
-        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+        problem = 0 if os.path.isfile(candidate) and os.access(candidate, os.X_OK) else errno.EACCES
+        if not problem and not _has_format(candidate):
+            problem = errno.ENOEXEC
+        if not problem:
             return candidate
         if os.path.exists(candidate):
-            refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            refused = refused or OSError(problem, os.strerror(problem))
     _cannot_execute(name, refused)
+
+
+def _has_format(path: str) -> bool:
+    """Whether the kernel will know what to do with it: a program or a script that names its interpreter."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True  # one may execute what one may not read
+    try:
+        return os.read(handle, 4).startswith((b"#!", b"\x7fELF"))
+    finally:
+        os.close(handle)
 
 
 def _candidates(name: str, environment: dict[bytes, bytes]) -> list[str]:

@@ -9,7 +9,9 @@ import fcntl
 import os
 import signal
 import struct
+import time
 
+from coterie.kube.agent.runtimes.oci import sandbox_signals
 from coterie.kube.agent.runtimes.runp import users
 from coterie.kube.agent.runtimes.runp.launch import Launch, LaunchContext
 from coterie.kube.agent.runtimes.runp.run import ContainerRun
@@ -46,7 +48,8 @@ class Execution:
         ends: list[int] = []
         try:
             streams = self._terminal(run, ends) if tty else self._pipes(ends, stdin, stderr)
-            spec = {**run.spec, "exec": argv, "joined_program": run.program}
+            spec = {**run.spec, "exec": argv, "exec_number": time.monotonic_ns(), "joined_program": run.program}
+            self._sandboxed = (spec, run.leader) if sandbox_signals.needed(spec) else None
             if tty:
                 spec["env"] = [["TERM", "xterm"], *run.spec["env"]]
             Launch(
@@ -128,6 +131,9 @@ class Execution:
 
     def kill(self) -> None:
         if self.pid:
+            if self._sandboxed is not None:
+                spec, leader = self._sandboxed
+                sandbox_signals.kill_exec(self._home.nothing, spec, self._home.powers, leader)
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except ProcessLookupError:

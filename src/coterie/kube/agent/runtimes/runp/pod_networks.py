@@ -353,11 +353,11 @@ class PodNetworks:
 
     def connect(self, about: dict[str, Any]) -> None:
         """As `add`, with the namespace that `netns` names, in place of one that it had before. Raises OSError."""
-        self.remove(about["uid"])
         handle = os.open(about["netns"], os.O_RDONLY | os.O_CLOEXEC)
         try:
             if os.fstat(handle).st_ino in (self.domain.inode, _inode(self.domain.machine)):
                 raise OSError(1, "that is not a namespace of a pod")
+            self.remove(about["uid"])
             self._configure(about, handle)
         except OSError:
             os.close(handle)

@@ -98,7 +98,7 @@ def try_bubblewrap(powers: dict[str, Any], trial: str, program: str, filter_prog
     spec = _spec(trial, False, powers) | {
         "bwrap": program, "hostname": "trial", "env": [], "seccomp": True, "limits": {"memory": 0, "pids": 0}, "escalation": False,
     }  # fmt: skip
-    said, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    errors, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def attempt(sources: filesystem.Sources) -> None:
         os.dup2(output, 2)
@@ -110,12 +110,12 @@ def try_bubblewrap(powers: dict[str, Any], trial: str, program: str, filter_prog
         if _status_of(spec, powers, attempt) == 0:
             return ""
         try:
-            words = os.read(said, 1024).decode(errors="replace").strip()
+            words = os.read(errors, 1024).decode(errors="replace").strip()
         except BlockingIOError:
             words = ""
         return words or "it ended without a word"
     finally:
-        os.close(said)
+        os.close(errors)
         os.close(output)
 
 

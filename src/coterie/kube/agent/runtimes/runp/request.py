@@ -52,8 +52,8 @@ def start_request(
     bwrap: str = "",
     tool: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """`bwrap`: where that program is. `tool`: the OCI runtime that is to run it. Raises RuntimeFailure for what cannot be
-    started here at all."""
+    """`bwrap`: where that program is; `tool`: the OCI runtime that is to run the container. Raises RuntimeFailure for what
+    cannot be started here at all."""
     words = argv(image, spec.command, spec.args)
     if not words:
         raise RuntimeFailure(
@@ -68,7 +68,7 @@ def start_request(
         _refuse_unreachable(spec)
     if pod.handler == BUBBLEWRAP and bwrap:
         _refuse_in_bubblewrap(spec)
-    elif tool is None and pod.handler != "runp":
+    elif pod.handler != "runp" and tool is None:
         # Never behind a weaker wall than the one that was asked for.
         why = f'the runtime handler "{pod.handler}" is not available on this node'
         raise RuntimeFailure("RuntimeHandlerMissing", why)
@@ -122,8 +122,8 @@ def start_request(
         "capabilities": _capabilities(spec, powers),
         "seccomp": not spec.security.seccomp_unconfined,
         "target": spec.target,
-        "bwrap": bwrap if pod.handler == BUBBLEWRAP else "",
         "tool": tool,
+        "bwrap": bwrap if pod.handler == BUBBLEWRAP else "",
         "stdin": spec.stdin,
         "stdin_once": spec.stdin_once,
         "tty": spec.tty,

@@ -61,6 +61,8 @@ class ContainerRun:
         self._launched = False
         self._ended: int | None = None
         self._exceeded_memory = False
+        self._killed = False
+        """By an order, which is why it ended, even if one of its processes ran out of memory before."""
         self._deadline = 0.0
         self._waiters: list[Callable[[], None]] = []
         self._tool: dict[str, Any] | None = spec.get("tool")
@@ -80,11 +82,6 @@ class ContainerRun:
         return int(self.record["init"] or self.record["pid"])
 
     @property
-    def program(self) -> int:
-        """The container's program where another one waits for it; 0: it is `pid`, or has not been started yet."""
-        return bubblewrap.program_of(self._processes(), self.pid) if self.spec.get("bwrap") and self.pid else 0
-
-    @property
     def inside(self) -> int:
         """A process in the container's namespaces, or, of a sandbox, beside it."""
         return self.pid if self._tool and not self._sandboxed else self.leader
@@ -92,6 +89,11 @@ class ContainerRun:
     @property
     def _sandboxed(self) -> bool:
         return sandbox_signals.needed(self.spec)
+
+    @property
+    def program(self) -> int:
+        """The container's program where another one waits for it; 0: it is `pid`, or has not been started yet."""
+        return bubblewrap.program_of(self._processes(), self.pid) if self.spec.get("bwrap") and self.pid else 0
 
     @property
     def finished(self) -> bool:
@@ -156,9 +158,9 @@ class ContainerRun:
         limit = int(self.spec["limits"]["pids"])
         if not limit:
             return 0
-        if self.spec.get("bwrap"):
-            return limit + bubblewrap.OWN_PROCESSES
-        return limit + (sandbox_signals.OWN_THREADS if self._sandboxed else 0)
+        if self._sandboxed:
+            return limit + sandbox_signals.OWN_THREADS
+        return limit + bubblewrap.OWN_PROCESSES if self.spec.get("bwrap") else limit
 
     @property
     def starting(self) -> bool:
@@ -399,10 +401,8 @@ class ContainerRun:
         status = init.read_note(self._path("exit"))
         code = os.waitstatus_to_exitcode(self._ended if status is None else status)
         number = -code if code < 0 else 0
-        if self._sandboxed and code > _SIGNALLED:
-            code, number = 0, code - _SIGNALLED  # a sandbox cannot die of a signal as its program did
-        elif self.spec.get("bwrap") and code > _SIGNALLED:
-            number = code - _SIGNALLED  # as a shell, bwrap has no other way to say so
+        if (self.spec.get("bwrap") or self._sandboxed) and code > _SIGNALLED:
+            number = code - _SIGNALLED  # as a shell, bwrap and runsc have no other way to say so
         self._finish_group(lambda: self._end(128 + number if number else code, number, "", ""))
 
     def _finish_group(self, then: Callable[[], None]) -> None:
@@ -423,7 +423,9 @@ class ContainerRun:
         self._note_refused_forks()
         if not reason:
             reason = "Completed" if code == 0 else "Error"
-            if code and (self._exceeded_memory or (groups is not None and groups.out_of_memory(self.group))):
+            killed = self._killed and number == signal.SIGKILL
+            out_of_memory = groups is not None and not killed and bool(groups.out_of_memory(self.group))
+            if code and (self._exceeded_memory or out_of_memory):
                 reason, message = "OOMKilled", self._memory_message()
             elif code and self.record.get("warnings"):
                 message = self.record["warnings"][0][1]
@@ -486,6 +488,7 @@ class ContainerRun:
         if self.finished or not self.pid:
             return
         if number == signal.SIGKILL:
+            self._killed = True
             self._kill_all()
         elif self._sandboxed:
             sandbox_signals.send(self._home.nothing, self.spec, self._home.powers, self.leader, number, everyone=False)
@@ -518,6 +521,7 @@ class ContainerRun:
         if self.finished:
             return
         if time.monotonic() >= self._deadline:
+            self._killed = True
             self._kill_all()
         wait = min(wait * 2, 0.1, max(0.005, self._deadline - time.monotonic()))
         self._home.loop.call_later(wait, lambda: self._check_stopped(wait))

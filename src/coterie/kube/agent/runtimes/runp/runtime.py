@@ -269,9 +269,8 @@ class RunpRuntime:
         if known is not None:
             return _state(known)
         image = pinned_image(self.store, spec, self._settings.node)
-        request = start_request(
-            self._settings, self.store, image, pod, spec, self._powers, self._bwrap, self._tool(pod, spec)
-        )
+        tool = self._tool(pod, spec)
+        request = start_request(self._settings, self.store, image, pod, spec, self._powers, self._bwrap, tool)
         try:
             await self._make_files(pod, spec, image, request)
         except OSError as problem:
@@ -292,7 +291,9 @@ class RunpRuntime:
             return None
         handler = tools.handler_of(tool, self._powers)
         if not handler.available:
-            raise RuntimeFailure("CreateContainerError", f'the handler "{pod.handler}" is not available: {handler.why}')
+            raise RuntimeFailure(
+                "RuntimeHandlerMissing", f'the handler "{pod.handler}" is not available on this node: {handler.why}'
+            )
         problem = tools.refused(pod.handler, spec)
         if problem is not None:
             raise problem
