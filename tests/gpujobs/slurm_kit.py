@@ -125,6 +125,12 @@ class SlurmTestCluster:
                     ).read_bytes().decode(errors="replace"):
                         os.kill(int(entry.name), signal.SIGKILL)
 
+    def stop_sshd(self) -> None:
+        """The machine is cut off: no new connections, and those that are there end."""
+        os.kill(self.daemons["sshd"].pid, signal.SIGSTOP)
+        self.cut_connections()
+        self.stop_daemon("sshd")
+
     def cut_connections(self) -> None:
         """Every SSH connection ends; sshd forks a process for each, in a session of its own."""
         for entry in Path("/proc").iterdir():
@@ -214,9 +220,10 @@ class SlurmMachine:
     def close(self) -> None:
         for cluster in self.clusters:
             cluster.run("scancel", "--user=root", check=False)
+            if "sshd" in cluster.daemons:
+                cluster.stop_sshd()
             for daemon in list(cluster.daemons):
                 cluster.stop_daemon(daemon)
-            cluster.cut_connections()
         for process in (self._munged, self._holder):
             if process is not None:
                 process.kill()

@@ -105,8 +105,7 @@ async def test_a_job_that_nobody_knows_is_lost(world: GpuJobWorld, first: SlurmT
 async def test_ssh_that_is_cut_leaves_the_phase_and_the_job(world: GpuJobWorld, second: SlurmTestCluster) -> None:
     await world.submit("cut", command=["sh", "-c", "sleep 8; echo survived"], slurm=ON_TWO)
     await world.until_phase("cut", "Running")
-    second.stop_daemon("sshd")
-    second.cut_connections()
+    second.stop_sshd()
 
     async def unreachable() -> bool:
         return is_true((await world.job("cut")).status.conditions, "Unreachable")
@@ -216,8 +215,7 @@ async def test_live_output_and_the_seeds_batch_script(world: GpuJobWorld, second
 async def test_deleting_while_ssh_is_cut_waits_and_then_cancels(world: GpuJobWorld, second: SlurmTestCluster) -> None:
     await world.submit("gone", command=["sleep", "600"], slurm=ON_TWO)
     job = await world.until_phase("gone", "Running")
-    second.stop_daemon("sshd")
-    second.cut_connections()
+    second.stop_sshd()
     await world.client.delete(JOB, "gone", NAMESPACE)
 
     async def held() -> bool:
