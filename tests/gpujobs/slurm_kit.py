@@ -108,9 +108,14 @@ class SlurmTestCluster:
                 start_new_session=True,
             )
 
-    def stop_daemon(self, name: str) -> None:
+    def stop_daemon(self, name: str, *, gently: bool = False) -> None:
+        """`gently`: it saves its state; slurmctld writes it some seconds after a change."""
         daemon = self.daemons.pop(name, None)
         if daemon is not None:
+            if gently:
+                daemon.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    daemon.wait(10)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(daemon.pid, signal.SIGKILL)
             daemon.wait()

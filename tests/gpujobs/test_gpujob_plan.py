@@ -113,15 +113,18 @@ def test_scontrol() -> None:
         "JobId=1 JobName=coterie-0 JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0 StartTime=100 EndTime=160 "
         "NodeList=one-node TRES=cpu=1,node=1,billing=1,gres/gpu=2,gres/gpu:a100=2 TresPerNode=gres:gpu:2 \n"
     )
-    assert parse_scontrol(line) == SlurmResult("FAILED", 3, 100, 160, "one-node", 2, "NonZeroExitCode")
-    assert parse_scontrol("slurm_load_jobs error: Invalid job id specified\n") is None
+    assert parse_scontrol(line, "coterie-0") == SlurmResult("FAILED", 3, 100, 160, "one-node", 2, "NonZeroExitCode")
+    assert parse_scontrol(line, "coterie-of-another") is None
+    assert parse_scontrol("slurm_load_jobs error: Invalid job id specified\n", "coterie-0") is None
 
 
 def test_sacct_takes_the_last_line_of_a_requeued_job() -> None:
-    text = "7|NODE_FAIL|1:0|10|20|a|billing=1,gres/gpu=1\n7|CANCELLED by 0|0:15|30|40|b|\n8|COMPLETED|0:0|1|2|c|\n"
-    assert parse_sacct(text, "7") == SlurmResult("CANCELLED", 143, 30, 40, "b", None)
-    assert parse_sacct("7|RUNNING|0:0|10|Unknown|a|\n", "7") == SlurmResult("RUNNING", 0, 10, None, "a")
-    assert parse_sacct("", "7") is None
+    text = (
+        "7|NODE_FAIL|1:0|10|20|a|billing=1,gres/gpu=1|n\n7|CANCELLED by 0|0:15|30|40|b||n\n8|COMPLETED|0:0|1|2|c||n\n"
+    )
+    assert parse_sacct(text, "7", "n") == SlurmResult("CANCELLED", 143, 30, 40, "b", None)
+    assert parse_sacct("7|RUNNING|0:0|10|Unknown|a||n\n", "7", "n") == SlurmResult("RUNNING", 0, 10, None, "a")
+    assert parse_sacct(text, "7", "other") is None
 
 
 @pytest.mark.parametrize(("text", "code"), [("0:0", 0), ("7:0", 7), ("0:9", 137), ("", None), ("x:y", None)])
@@ -139,18 +142,20 @@ def test_gpu_counts(tres: str, count: int | None) -> None:
 
 def test_an_aged_out_job_is_known_by_its_exit_file() -> None:
     gone = "scontrol slurm_load_jobs error: Invalid job id specified\n"
-    details = slurm_commands.parse_details(gone + "exit code 0\nexit stage run\nexit started 5\nexit ended 9\n", "7")
+    details = slurm_commands.parse_details(
+        gone + "exit code 0\nexit stage run\nexit started 5\nexit ended 9\n", UID, "7"
+    )
     assert details.result == SlurmResult("COMPLETED", 0, 5, 9, reason="run")
-    unknown = slurm_commands.parse_details(gone, "7")
+    unknown = slurm_commands.parse_details(gone, UID, "7")
     assert unknown.result is None and unknown.unknown
-    down = slurm_commands.parse_details("scontrol Unable to contact slurm controller (connect failure)\n", "7")
+    down = slurm_commands.parse_details("scontrol Unable to contact slurm controller (connect failure)\n", UID, "7")
     assert down.result is None and not down.unknown
     assert parse_exit_file("code 0\n") is None
 
 
 def test_the_database_knows_what_the_controller_forgot() -> None:
-    text = "scontrol slurm_load_jobs error: Invalid job id specified\nsacct 7|TIMEOUT|0:0|5|9|n|gres/gpu=1\n"
-    found = slurm_commands.parse_details(text + "artifacts 10 abc  artifacts.tar.gz\n", "7")
+    text = f"scontrol slurm_load_jobs error: Invalid job id specified\nsacct 7|TIMEOUT|0:0|5|9|n|gres/gpu=1|coterie-{UID}\n"
+    found = slurm_commands.parse_details(text + "artifacts 10 abc  artifacts.tar.gz\n", UID, "7")
     assert found.result == SlurmResult("TIMEOUT", 0, 5, 9, "n", 1) and found.artifacts == (10, "abc")
 
 

@@ -151,7 +151,7 @@ async def test_slurm_that_does_not_answer_submits_nothing_twice(world: GpuJobWor
     before = set(second.job_ids())
     await world.submit("down", command=["sleep", "3"], slurm=ON_TWO, gpus=0)
     await world.until_phase("down", "Waiting", "Running")
-    second.stop_daemon("slurmctld")
+    second.stop_daemon("slurmctld", gently=True)
     await world.submit("later", command=["true"], slurm=ON_TWO, gpus=0)
 
     async def explained() -> bool:
@@ -161,7 +161,7 @@ async def test_slurm_that_does_not_answer_submits_nothing_twice(world: GpuJobWor
     await until(explained, 90)
     second.start_daemon("slurmctld")
     jobs = [await world.finished(name, 120) for name in ("down", "later")]
-    assert {job.status.phase for job in jobs} == {"Succeeded"}
+    assert {job.status.phase for job in jobs} == {"Succeeded"}, [job.status for job in jobs]
     assert set(second.job_ids()) - before == {job.status.slurm_job_id for job in jobs}
 
 

@@ -28,7 +28,7 @@ from coterie.gpujobs import plan, storage
 from coterie.gpujobs.domain_data import read_domain_data
 from coterie.gpujobs.files import InvalidFiles, digest, read_archive, write_archive
 from coterie.gpujobs.inputs import FilesMissing, ReadTable, gather
-from coterie.gpujobs.job_script import find_script, sbatch_options, slurm_script
+from coterie.gpujobs.job_script import find_script, job_name, sbatch_options, slurm_script
 from coterie.gpujobs.pods import (
     JOB_CONTAINER,
     RESULT_CONTAINER,
@@ -262,7 +262,8 @@ class GpuJobReconciler:
         uid, job_id = job.metadata.uid, job.status.slurm_job_id
         cluster = ObjectKey(job.metadata.namespace, job.status.cluster)
         snapshot = await session.snapshot(lambda: self._polled(cluster))
-        entry = next((each for each in snapshot.entries if each.job_id == job_id), None)
+        mine = (job_id, job_name(uid))
+        entry = next((each for each in snapshot.entries if (each.job_id, each.name) == mine), None)
         result, details = (entry.result if entry is not None else None), None
         if entry is None or is_terminal(entry.state):
             details = await session.details(uid, job_id)
