@@ -278,6 +278,15 @@ def test_a_batch_script_keeps_its_own_options() -> None:
     assert "exec ./run.slurm" in slurm_script(GpuJobSpec(), script)
 
 
+def test_a_batch_script_needs_not_be_executable(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/a b.slurm").write_text("#!/bin/sh\necho ran > out\n")
+    script = find_script(GpuJobSpec(), {"a b.slurm": JobFile((tmp_path / "work/a b.slurm").read_bytes())})
+    (tmp_path / "job.sh").write_text(slurm_script(GpuJobSpec(), script))
+    subprocess.run(["sh", "job.sh"], cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "1"}, check=True)
+    assert (tmp_path / "work/out").read_text() == "ran\n"
+
+
 @pytest.mark.parametrize("option", ["--array=1-9", "-a 1-9", "-M other", "--uid=0", "--wrap=x"])
 def test_options_that_a_job_cannot_have(option: str) -> None:
     with pytest.raises(InvalidFiles):
