@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import os
+import pwd
 import shlex
 import subprocess
 import tarfile
@@ -14,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coterie.base.secret import SecretValue
 from coterie.gpujobs import files, plan, slurm_commands
 from coterie.gpujobs.files import (
     InvalidFiles,
@@ -28,6 +31,7 @@ from coterie.gpujobs.files import (
 from coterie.gpujobs.job_script import directives, find_script, pod_script, sbatch_options, slurm_script
 from coterie.gpujobs.plan import ClusterLoad, choose_cluster, observed, unreachable
 from coterie.gpujobs.pods import pod_body, pod_name, pod_status
+from coterie.gpujobs.shell import LocalShell, ShellUnreachable, SshShell
 from coterie.gpujobs.slurm_states import (
     SlurmResult,
     exit_code,
@@ -38,7 +42,7 @@ from coterie.gpujobs.slurm_states import (
     parse_scontrol,
     state_word,
 )
-from coterie.gpujobs.types import GPU_JOBS, Compilation, GpuJob, GpuJobSpec, GpuJobStatus, SlurmOptions
+from coterie.gpujobs.types import GPU_JOBS, Compilation, GpuJob, GpuJobSpec, GpuJobStatus, SlurmOptions, SshLogin
 from coterie.kube.api.meta import find_condition
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kuscia.extensions.gpu_jobs import uses
@@ -443,6 +447,33 @@ def test_the_phase_of_a_pod() -> None:
     assert (killed.phase, killed.reason, killed.exit_code) == ("Failed", "OOMKilled", 137)
     late = a_pod("Failed", {}, reason="DeadlineExceeded", message="too long")
     assert pod_status(running, late, 2, NOW).reason == "DeadlineExceeded"
+
+
+# The shell of this machine.
+
+
+async def test_a_script_gets_its_input_and_no_word_is_on_a_command_line() -> None:
+    shell = LocalShell(pwd.getpwuid(os.geteuid()).pw_name)
+    script = "read -r line; echo \"$line\"; cat; echo 'last words' >&2; tr '\\0' ' ' < /proc/$$/cmdline; exit 3"
+    done = await shell.run(script, b"one\ntwo\n")
+    assert (done.code, done.error) == (3, "last words")
+    assert done.text.startswith("one\ntwo\n") and "last words" not in done.text
+    assert (await shell.run("cat", b"x" * 100, limit=10)).output == b"x" * 10
+    with pytest.raises(ShellUnreachable, match="no answer within"):
+        await shell.run("sleep 60", timeout=0.2)
+    with pytest.raises(ShellUnreachable, match="there is no user"):
+        await LocalShell("no-such-user").run("true")
+
+
+async def test_without_ssh_a_cluster_is_unreachable(tmp_path: Path) -> None:
+    async def key() -> SecretValue:
+        return SecretValue("KEY")
+
+    login = SshLogin(host="h", user="u", host_keys=("ssh-ed25519 AAAA",), secret_name="s")
+    shell = SshShell(login, key, tmp_path, program=(str(tmp_path / "none"),))
+    with pytest.raises(ShellUnreachable, match="cannot be started"):
+        await shell.run("true")
+    assert os.listdir(tmp_path) == []
 
 
 # Who may.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from gpujob_world import JOB, NAMESPACE, GpuJobWorld, crash_after_submission, gpujob_world, until
 from slurm_kit import SlurmMachine, SlurmTestCluster, slurm_machine
@@ -210,6 +212,40 @@ async def test_live_output_and_the_seeds_batch_script(world: GpuJobWorld, second
     await until(begun)
     job = await world.finished("seed")
     assert (job.status.gpus, job.status.output_tail) == (2, "Errors:\ndone\nOutputs:\nbegun\n")
+
+
+async def test_the_connection_ends_with_a_killed_control_plane(
+    machine: SlurmMachine, second: SlurmTestCluster, tmp_path: Path
+) -> None:
+    program = f"""
+import asyncio, pathlib
+from coterie.base.secret import SecretValue
+from coterie.gpujobs.shell import SshShell
+from coterie.gpujobs.types import SshLogin
+
+async def key():
+    return SecretValue({second.client_key!r})
+
+async def main():
+    login = SshLogin(host="127.0.0.1", port={second.port}, user="root", host_keys=({second.host_key!r},), secret_name="")
+    shell = SshShell(login, key, pathlib.Path({str(tmp_path)!r}), program={machine.ssh_program!r})
+    done = await shell.run("echo hello", b"")
+    assert done.text == "hello\\n", done
+    print(shell._master.pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    assert child.stdout is not None
+    ssh = int(await child.stdout.readline())
+    child.kill()
+    await child.wait()
+
+    async def ended() -> bool:
+        return not psutil.pid_exists(ssh) or psutil.Process(ssh).status() == psutil.STATUS_ZOMBIE
+
+    await until(ended, 20)
 
 
 async def test_deleting_while_ssh_is_cut_waits_and_then_cancels(world: GpuJobWorld, second: SlurmTestCluster) -> None:
