@@ -8,12 +8,19 @@ Moving a file aside is a rename, so what its writer still writes goes to `<log>.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import os
 import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coterie.base.lazy_import import lazy_import
+
+if TYPE_CHECKING:
+    import gzip
+else:
+    gzip = lazy_import("gzip")
 
 _DAY = 86400.0
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC

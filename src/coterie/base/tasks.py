@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any
 
+from coterie.base.lean_event import LeanEvent
 from coterie.base.log import Logger, logger
 
 _log = logger("base.tasks")
@@ -51,7 +52,7 @@ class TaskOwner:
         self._on_failure = on_failure
         self._log = log.bind(owner=name)
         self._tasks: dict[asyncio.Task[Any], str] = {}
-        self._changed = asyncio.Event()
+        self._changed = LeanEvent()
         self._closing = False
 
     def __len__(self) -> int:

@@ -71,3 +71,21 @@ class App:
     def home(self) -> Path:
         named = self.environ.get("HOME")
         return Path(named) if named else Path.home()
+
+
+def exit_status(app: App, work: Callable[[], int]) -> int:
+    """Do the work; failures become one sentence and an exit status."""
+    try:
+        return work()
+    except UsageError as error:
+        app.warn(f"Error: {error}")
+        return 2
+    except CliError as error:
+        app.warn(str(error))
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from coterie import __version__
 from coterie.base.lazy_import import lazy_import
-from coterie.cli.app import INTERRUPTED, App, CliError, UsageError
+from coterie.cli.app import App, UsageError, exit_status
 from coterie.cli.arguments import CONNECTION, VALUED, HelpAsked, Parser, connection_options, namespace_option
 from coterie.kube.network.rootless.platforms import platform_problem
 
@@ -89,6 +88,7 @@ _GPU_JOB_ACTIONS = (
 _NODE_ACTIONS = (
     Command("node add", "register a machine and write its join file", _NODE, "NAME --address IP [-o FILE] [options]"),
     Command("node join", "make this machine a node", _NODE, "[FILE|-] [options]"),
+    Command("node describe", "show what runs its containers, and which walls are missing", _NODE, "NODE [-o FORMAT]"),
     Command("node drain", "move the pods of a node to other nodes", _NODE, "NODE [options]"),
     Command("node delete", "give up a machine that will not come back", _NODE, "NODE [--force]"),
     Command("node leave", "drain and stop the node of this machine", _NODE, "[options]"),
@@ -160,23 +160,16 @@ def main(argv: Sequence[str] | None = None, app: App | None = None, platform: st
     if problem := platform_problem(platform):
         app.warn(problem)
         return 1
+    words = list(sys.argv[1:] if argv is None else argv)
+    return exit_status(app, lambda: _run_or_help(words, app))
+
+
+def _run_or_help(words: list[str], app: App) -> int:
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv), app)
+        return _run(words, app)
     except HelpAsked as asked:
         app.write(asked.args[0])
         return 0
-    except UsageError as error:
-        app.warn(f"Error: {error}")
-        return 2
-    except CliError as error:
-        app.warn(str(error))
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader (`| head`) has seen enough. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
 
 
 def _run(words: list[str], app: App) -> int:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.kube.api.errors import ApiError, BadRequest, Invalid, RequestEntityTooLarge, UnsupportedMediaType
-from coterie.kube.api.patch import JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH, apply_patch, json_patch, merge_patch
+from coterie.kube.api.patch import JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH, apply_patch, merge_patch
+from coterie.kube.api.patch.jsonpatch import json_patch
 
 
 def op(name: str, path: str, **members: Any) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.kube.api.errors import ApiError, BadRequest, Invalid
-from coterie.kube.api.patch import STRATEGIC_MERGE_PATCH, apply_patch, strategic_merge_patch
+from coterie.kube.api.patch import STRATEGIC_MERGE_PATCH, apply_patch
+from coterie.kube.api.patch.strategic import strategic_merge_patch
 from coterie.kube.api.schema.node import Schema
 
 STRING = Schema(type="string")

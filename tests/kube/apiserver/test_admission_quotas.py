@@ -1,9 +1,10 @@
 """Admission: quotas, limit ranges, priorities, service accounts, rights that are handed on."""
 
 import asyncio
+from typing import Any
 
 import pytest
-from server_kit import CMS, PODS, Api, config_map, pod
+from server_kit import CMS, PODS, STRATEGIC, Api, config_map, pod
 
 from coterie.http.messages import UserInfo
 
@@ -54,6 +55,50 @@ async def test_nobody_is_refused_while_there_is_room(api: Api):
 
     await asyncio.gather(*(lane(number) for number in range(10)))
     await api.refused(403, "POST", CMS, config_map("more"))
+
+
+def _sized(name: str, cpu: str) -> dict[str, Any]:
+    made = pod(name)
+    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+    return made
+
+
+async def test_a_resize_counts(api: Api):
+    """With the greatest of what the spec asks for, the node gave and the container has; what is infeasible does not."""
+    await quota(api, requests__cpu="1")
+    made = await api.post(PODS, _sized("p", "200m"))
+    container = made["spec"]["containers"][0]["name"]
+
+    def body(cpu: str) -> dict[str, Any]:
+        return {"spec": {"containers": [{"name": container, "resources": {"requests": {"cpu": cpu}}}]}}
+
+    headers = {"content-type": STRATEGIC}
+    answer = await api.refused(403, "PATCH", f"{PODS}/p/resize", body("1100m"), headers=headers)
+    assert "exceeded quota: q, requested: requests.cpu=900m, used: requests.cpu=200m" in answer.message
+    await api.patch(f"{PODS}/p/resize", body("900m"), STRATEGIC)
+    await api.refused(403, "POST", PODS, _sized("more", "200m"))
+    # Back again, but the node has not taken it back from the container yet.
+    given = {"name": container, "allocatedResources": {"cpu": "900m"}, "resources": {"requests": {"cpu": "900m"}}}
+    await api.patch(f"{PODS}/p/status", {"status": {"containerStatuses": [given]}})
+    await api.patch(f"{PODS}/p/resize", body("200m"), STRATEGIC)
+    await api.refused(403, "POST", PODS, _sized("more", "200m"))
+    given |= {"allocatedResources": {"cpu": "200m"}, "resources": {"requests": {"cpu": "200m"}}}
+    await api.patch(f"{PODS}/p/status", {"status": {"containerStatuses": [given]}})
+    await api.post(PODS, _sized("more", "200m"))
+    await api.patch(f"{PODS}/p/resize", body("800m"), STRATEGIC)
+    refused = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+    await api.patch(f"{PODS}/p/status", {"status": {"conditions": [refused]}})
+    await api.post(PODS, _sized("another", "600m"))
+
+
+async def test_a_resize_stays_within_the_limit_range(api: Api):
+    limits = [{"type": "Container", "max": {"cpu": "1"}, "default": {"cpu": "500m"}}]
+    await api.post(LIMITS, {"metadata": {"name": "l"}, "spec": {"limits": limits}})
+    made = await api.post(PODS, _sized("p", "200m"))
+    container = made["spec"]["containers"][0]["name"]
+    body = {"spec": {"containers": [{"name": container, "resources": {"limits": {"cpu": "2"}}}]}}
+    answer = await api.refused(403, "PATCH", f"{PODS}/p/resize", body, headers={"content-type": STRATEGIC})
+    assert "maximum cpu usage per Container is 1, but limit is 2" in answer.message
 
 
 async def test_a_refused_create_gives_its_room_back(api: Api):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from server_kit import JSON_PATCH, MERGE, PODS, STRATEGIC, Api, pod, serving
@@ -402,3 +403,84 @@ async def test_reviews(api: Api):
     for body in ({}, {"spec": []}, {"spec": None}, {"spec": {"resourceAttributes": []}}, {"metadata": []}, []):
         for path in ("selfsubjectaccessreviews", "subjectaccessreviews", "selfsubjectrulesreviews"):
             assert (await api.call("POST", f"{reviews}/{path}", body)).status < 500
+
+
+# ---- resize ----
+
+
+def _sized(name: str, cpu: str = "100m", memory: str = "64Mi", **limits: str) -> dict[str, Any]:
+    made = pod(name)
+    resources: dict[str, Any] = {"requests": {"cpu": cpu, "memory": memory}}
+    if limits:
+        resources["limits"] = limits
+    made["spec"]["containers"][0]["resources"] = resources
+    return made
+
+
+def _resources(name: str, **parts: dict[str, str]) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": name, "resources": parts}]}}
+
+
+async def test_resize_changes_cpu_and_memory_and_nothing_else(api: Api):
+    made = await api.post(PODS, _sized("p"))
+    container = made["spec"]["containers"][0]["name"]
+    path = f"{PODS}/p/resize"
+    assert (await api.get(path))["metadata"]["uid"] == made["metadata"]["uid"]
+    body = _resources(container, requests={"cpu": "200m"})
+    changed = await api.patch(path, {**body, "metadata": {"labels": {"a": "b"}}}, STRATEGIC)
+    assert changed["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "200m", "memory": "64Mi"}}
+    assert "labels" not in changed["metadata"]
+    body["spec"]["containers"][0] |= {"image": "other"}
+    changed = await api.patch(path, body, STRATEGIC)
+    assert changed["spec"]["containers"][0]["image"] == made["spec"]["containers"][0]["image"]
+    changed["spec"]["containers"][0]["resources"]["requests"]["memory"] = "128Mi"
+    put = await api.put(path, changed)
+    assert put["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "200m", "memory": "128Mi"}
+    await api.refused(409, "PUT", path, changed)  # that version is an old one
+    # The pod itself keeps its rule.
+    body = _resources(container, requests={"cpu": "300m"})
+    await api.refused(422, "PATCH", f"{PODS}/p", body, headers={"content-type": STRATEGIC})
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"requests": {"cpu": None}}, "spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed"),
+        ({"requests": {"ephemeral-storage": "1Gi"}}, "spec: Forbidden: only cpu and memory resources are mutable"),
+        (
+            {"limits": {"cpu": "100m", "memory": "64Mi"}},
+            'spec: Invalid value: "Burstable": Pod QOS Class may not change as a result of resizing',
+        ),
+        ({"limits": {"cpu": "50m"}}, "must be less than or equal to cpu limit"),
+    ],
+)  # fmt: skip
+async def test_what_a_resize_may_not_change(api: Api, parts: dict[str, Any], message: str):
+    made = await api.post(PODS, _sized("p"))
+    body = _resources(made["spec"]["containers"][0]["name"], **parts)
+    answer = await api.refused(422, "PATCH", f"{PODS}/p/resize", body, headers={"content-type": STRATEGIC})
+    assert message in answer.message
+
+
+async def test_containers_cannot_be_added_or_reordered_by_a_resize(api: Api):
+    made = await api.post(PODS, _sized("p"))
+    body = {"spec": {"containers": [{"name": "more", "image": "x"}]}}
+    await api.refused(422, "PATCH", f"{PODS}/p/resize", body, headers={"content-type": STRATEGIC})
+    answer = await api.refused(422, "PATCH", f"{PODS}/p/resize", body, headers={"content-type": MERGE})
+    assert "may not be renamed or reordered" in answer.message
+    made["spec"]["containers"][0]["resizePolicy"] = [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]
+    answer = await api.refused(422, "PUT", f"{PODS}/p/resize", made)
+    assert "only cpu and memory resources are mutable" in answer.message
+
+
+async def test_a_resize_policy_is_checked(api: Api):
+    made = _sized("p")
+    made["spec"]["restartPolicy"] = "Never"
+    made["spec"]["containers"][0]["resizePolicy"] = [
+        {"resourceName": "disk", "restartPolicy": "Sometimes"},
+        {"resourceName": "cpu", "restartPolicy": "RestartContainer"},
+        {"resourceName": "cpu", "restartPolicy": "NotRequired"},
+    ]
+    answer = await api.refused(422, "POST", PODS, made)
+    for part in ('resourceName: Unsupported value: "disk"', 'Unsupported value: "Sometimes"', "must be 'NotRequired'"):
+        assert part in answer.message
+    assert 'resizePolicy[2]: Duplicate value: "cpu"' in answer.message

@@ -163,13 +163,15 @@ def pod_resources(pod: Object, kind: str) -> Usage:
     that are restarted for ever (sidecars) run beside everything that starts after them.
     """
     spec = pod.get("spec") or {}
+    running = _running_resources(pod, kind) if "status" in pod else {}
+    refused = bool(running) and resize_is_infeasible(pod)
     together: Usage = {}
     for container in spec.get("containers") or ():
-        together = _sum(together, _requested(container, kind))
+        together = _sum(together, _counted(container, kind, running, refused))
     sidecars: Usage = {}
     starting: Usage = {}
     for container in spec.get("initContainers") or ():
-        asked = _requested(container, kind)
+        asked = _counted(container, kind, running, refused)
         if container.get("restartPolicy") == "Always":
             sidecars = _sum(sidecars, asked)
             starting = _greatest(starting, sidecars)
@@ -180,6 +182,43 @@ def pod_resources(pod: Object, kind: str) -> Usage:
     overhead = {name: quantity.parse(value) for name, value in (spec.get("overhead") or {}).items()}
     # A limit that is not set stays unlimited: overhead is added only to those that are.
     return _sum(total, overhead if kind == "requests" else {n: v for n, v in overhead.items() if n in total})
+
+
+def resize_is_infeasible(pod: Object) -> bool:
+    """Whether the node will never give the pod what its spec asks for now."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(
+        found.get("type") == "PodResizePending"
+        and found.get("reason") == "Infeasible"
+        and found.get("status") == "True"
+        for found in conditions
+    )
+
+
+def _running_resources(pod: Object, kind: str) -> dict[str, Usage]:
+    """By container: what its node gave it and what it runs with, while a resize is under way. Only `cpu` and `memory`."""
+    status = pod.get("status") or {}
+    found: dict[str, Usage] = {}
+    for group in ("containerStatuses", "initContainerStatuses"):
+        for container in status.get(group) or ():
+            actual = (container.get("resources") or {}).get(kind) or {}
+            allocated = (container.get("allocatedResources") or {}) if kind == "requests" else {}
+            if actual or allocated:
+                given = _greatest(_parsed(actual), _parsed(allocated))
+                found[container["name"]] = {name: given[name] for name in ("cpu", "memory") if name in given}
+    return found
+
+
+def _parsed(amounts: Object) -> Usage:
+    return {name: quantity.parse(value) for name, value in amounts.items()}
+
+
+def _counted(container: Object, kind: str, running: dict[str, Usage], refused: bool) -> Usage:
+    """What a container counts: the greatest of what it asks for, was given and has. What is infeasible does not count."""
+    asked, given = _requested(container, kind), running.get(container.get("name") or "")
+    if not given:
+        return asked
+    return asked | given if refused else _greatest(asked, given)
 
 
 def _requested(holder: Object, kind: str) -> Usage:

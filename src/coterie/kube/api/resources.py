@@ -127,6 +127,7 @@ _POD_SUBS = (
     Subresource("log", ("get",)),
     Subresource("portforward", ("create", "get"), "PodPortForwardOptions", "", "v1"),
     Subresource("proxy", PROXY_VERBS, "PodProxyOptions", "", "v1"),
+    Subresource("resize", STATUS_VERBS),
     STATUS,
 )
 _CREATE = ("create",)

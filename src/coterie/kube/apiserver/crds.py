@@ -15,7 +15,7 @@ from coterie.base.clock import Clock, rfc3339
 from coterie.base.lazy_import import lazy_import
 from coterie.kube.api import errors
 from coterie.kube.api.resources import ALL_VERBS, SCALE, STATUS, Resource, Subresource
-from coterie.kube.api.schema import structural, structural_check
+from coterie.kube.api.schema import structural
 from coterie.kube.api.schema.node import Schema
 from coterie.kube.apiserver.admission.chain import AdmissionRequest
 from coterie.kube.apiserver.bootstrap import LOOPBACK
@@ -23,15 +23,18 @@ from coterie.kube.apiserver.kinds import ANYTHING, CustomStrategy, Strategy
 from coterie.kube.apiserver.state.entry import ObjectEntry, VersionView, head_of
 from coterie.kube.apiserver.state.state import ResourceStorage
 from coterie.kube.apiserver.state.watching import StoredChange
-from coterie.kube.apiserver.tables.jsonpath import PathError, compile_path
 
 if TYPE_CHECKING:
     from coterie.kube.api import cel
+    from coterie.kube.api.schema import structural_check
     from coterie.kube.apiserver.outgoing import Outgoing
+    from coterie.kube.apiserver.tables import jsonpath
     from coterie.kube.apiserver.webhooks import conversion
 else:
     cel = lazy_import("coterie.kube.api.cel")
     conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
+    jsonpath = lazy_import("coterie.kube.apiserver.tables.jsonpath")
+    structural_check = lazy_import("coterie.kube.api.schema.structural_check")
 
 Object = dict[str, Any]
 CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
@@ -84,12 +87,12 @@ def _deprecation(resource: Resource, version: Object) -> str:
     return version.get("deprecationWarning") or f"{resource.api_version} {resource.kind} is deprecated"
 
 
-def _bad_columns(columns: Sequence[Object]) -> Iterator[tuple[int, str, PathError]]:
+def _bad_columns(columns: Sequence[Object]) -> Iterator[tuple[int, str, jsonpath.PathError]]:
     for place, column in enumerate(columns):
         text = column.get("jsonPath") or ""
         try:
-            compile_path(text)
-        except PathError as problem:
+            jsonpath.compile_path(text)
+        except jsonpath.PathError as problem:
             yield place, text, problem
 
 

@@ -10,12 +10,18 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TYPE_CHECKING
 
+from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Sink
 from coterie.http.server import Tasks
 from coterie.http.streamed_body import StreamedBody
-from coterie.kube.api.wire import encode as protobuf
 from coterie.kube.apiserver.state.entry import ObjectEntry
+
+if TYPE_CHECKING:
+    from coterie.kube.api.wire import encode as protobuf
+else:
+    protobuf = lazy_import("coterie.kube.api.wire.encode")
 
 STREAM_ABOVE = 1024 * 1024
 """Bytes of objects above which a list is not built as a whole."""

@@ -9,15 +9,14 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
-import yaml
 
 from coterie.base.clock import Clock
+from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Response
 from coterie.http.server import Tasks
 from coterie.kube.api import errors
 from coterie.kube.api.errors import Status
 from coterie.kube.api.wire import MEDIA_TYPE
-from coterie.kube.api.wire import encode as protobuf
 from coterie.kube.apiserver import list_body, pretty
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.content_negotiation import NegotiatedFormat
@@ -25,7 +24,13 @@ from coterie.kube.apiserver.state.entry import ObjectEntry, VersionView
 from coterie.kube.apiserver.state.watching import Encode
 
 if TYPE_CHECKING:
+    import yaml
+
+    from coterie.kube.api.wire import encode as protobuf
     from coterie.kube.apiserver.tables.build import Include
+else:
+    protobuf = lazy_import("coterie.kube.api.wire.encode")
+    yaml = lazy_import("yaml")
 
 _INCLUDES = ("None", "Metadata", "Object")
 _MOST_WARNINGS = 20

@@ -7,13 +7,19 @@ objects, Status and reviews are converted here.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import orjson
 
+from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Request, Response
 from coterie.kube.api import errors, wire
-from coterie.kube.api.wire import encode as protobuf
 from coterie.kube.apiserver import content_negotiation, list_body
+
+if TYPE_CHECKING:
+    from coterie.kube.api.wire import encode as protobuf
+else:
+    protobuf = lazy_import("coterie.kube.api.wire.encode")
 
 GZIP_ABOVE = 128 * 1024
 _LOCAL = ("127.", "::1", "::ffff:127.")

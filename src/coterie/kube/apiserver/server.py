@@ -34,6 +34,7 @@ from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.http.server import Tasks
 from coterie.kube.api import convert, errors
+from coterie.kube.api.certificate_signers import GROUP as CERTIFICATES
 from coterie.kube.api.resources import BUILTIN, CUSTOM_METRICS, USAGE, Resource
 from coterie.kube.api.schema import builtin as builtin_schemas
 from coterie.kube.api.selectors import parse_field_selector
@@ -42,16 +43,13 @@ from coterie.kube.apiserver import (
     apiservices,
     bodies,
     bootstrap,
-    custom_metrics,
     discovery,
     options,
     paths,
     pretty,
     response_encoding,
     service_ranges,
-    usage,
 )
-from coterie.kube.apiserver.admission.certificates import CertificateAdmission
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest
 from coterie.kube.apiserver.admission.nodes import NodeRestriction, check_token_request
 from coterie.kube.apiserver.admission.policies import PolicyAdmission
@@ -78,7 +76,6 @@ from coterie.kube.apiserver.auth.tokens import Lookups, TokenSigner, request_tok
 from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.crds import CrdRegistry
 from coterie.kube.apiserver.extension import ApiServerExtension
-from coterie.kube.apiserver.http_proxy import HttpProxy
 from coterie.kube.apiserver.kinds import EventStrategy, Strategy
 from coterie.kube.apiserver.metrics import Metrics
 from coterie.kube.apiserver.openapi.service import OpenApi
@@ -98,14 +95,19 @@ from coterie.kube.apiserver.webhooks.registry import ReviewServices, WebhookMetr
 from coterie.kube.store.protocol import Store, StoreError
 
 if TYPE_CHECKING:
-    from coterie.kube.apiserver import component_status, outgoing, policy_audit
+    from coterie.kube.apiserver import component_status, custom_metrics, http_proxy, outgoing, policy_audit, usage
+    from coterie.kube.apiserver.admission import certificates
     from coterie.kube.apiserver.audit_policy import AuditPolicy
     from coterie.kube.apiserver.webhooks import conversion
 else:
+    certificates = lazy_import("coterie.kube.apiserver.admission.certificates")
     component_status = lazy_import("coterie.kube.apiserver.component_status")
     conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
+    custom_metrics = lazy_import("coterie.kube.apiserver.custom_metrics")
+    http_proxy = lazy_import("coterie.kube.apiserver.http_proxy")
     outgoing = lazy_import("coterie.kube.apiserver.outgoing")
     policy_audit = lazy_import("coterie.kube.apiserver.policy_audit")
+    usage = lazy_import("coterie.kube.apiserver.usage")
 
 log = logger("apiserver")
 
@@ -270,7 +272,7 @@ class ApiServer:
                 self._definitions.admit,
                 self._no_escalation,
                 NodeRestriction(self.authorizer),
-                CertificateAdmission(self.authorizer, self.clock),
+                self._admit_certificate_request,
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
                 *(step for each in self.settings.extensions for step in each.authorization(self.authorizer)),
                 service_addresses,
@@ -315,30 +317,12 @@ class ApiServer:
             admit=policies.validate_request,
         )
         ownership = self.authorizer.ownership
-        proxy = NodeProxy(
+        self._node_proxy = proxy = NodeProxy(
             core("nodes"),
             self._tasks,
             self.settings.agent_tls,
             [each.agent_verifier(self.state, self.clock) for each in self.settings.extensions if each.agent_verifier],
             owner_label=ownership.label if ownership is not None else "",
-        )
-        self._http_proxy = HttpProxy(
-            core("nodes"),
-            core("pods"),
-            core("services"),
-            self.state.collection("/registry/discovery.k8s.io/endpointslices"),
-            core("endpoints"),
-            proxy,
-            self._tasks,
-            lambda: self.outgoing,
-        )
-        self._usage = usage.UsageApi(core("nodes"), core("pods"), proxy, self.clock)
-        self._custom_metrics = custom_metrics.CustomMetricsApi(
-            core("nodes"),
-            core("pods"),
-            proxy,
-            self.clock,
-            [pair for extension in self.settings.extensions for pair in extension.metrics_annotations],
         )
         self._verbs: dict[str, Verb] = {
             "get": reader.get,
@@ -350,7 +334,7 @@ class ApiServer:
             "delete": deleter.delete,
             "deletecollection": deleter.delete_collection,
         }
-        connecting, self._proxying = subs.connected(proxy.stream), subs.connected(self._http_proxy.proxy)
+        connecting, self._proxying = subs.connected(proxy.stream), subs.connected(self._proxy_http)
         self._sub_verbs: dict[tuple[str, str], Verb] = {
             ("status", "get"): reader.get,
             ("status", "update"): writer.update,
@@ -366,6 +350,9 @@ class ApiServer:
             ("ephemeralcontainers", "get"): reader.get,
             ("ephemeralcontainers", "update"): subs.put_ephemeral,
             ("ephemeralcontainers", "patch"): subs.patch_ephemeral,
+            ("resize", "get"): reader.get,
+            ("resize", "update"): writer.update,
+            ("resize", "patch"): writer.patch,
             ("finalize", "update"): subs.finalize,
             ("token", "create"): self._request_token,
             ("log", "get"): proxy.log,
@@ -379,6 +366,44 @@ class ApiServer:
         self._bind = subs.bind
         self._subresources = subs
 
+    # Parts that are made when they are first asked for: what they need is loaded then.
+
+    @cached_property
+    def _http_proxy(self) -> http_proxy.HttpProxy:
+        core = self._collection
+        return http_proxy.HttpProxy(
+            core("nodes"),
+            core("pods"),
+            core("services"),
+            self.state.collection("/registry/discovery.k8s.io/endpointslices"),
+            core("endpoints"),
+            self._node_proxy,
+            self._tasks,
+            lambda: self.outgoing,
+        )
+
+    def _proxy_http(self, call: ResourceRequest) -> Response | Awaitable[Response]:
+        return self._http_proxy.proxy(call)
+
+    @cached_property
+    def _usage(self) -> usage.UsageApi:
+        return usage.UsageApi(self._collection("nodes"), self._collection("pods"), self._node_proxy, self.clock)
+
+    @cached_property
+    def _custom_metrics(self) -> custom_metrics.CustomMetricsApi:
+        annotations = [pair for extension in self.settings.extensions for pair in extension.metrics_annotations]
+        return custom_metrics.CustomMetricsApi(
+            self._collection("nodes"), self._collection("pods"), self._node_proxy, self.clock, annotations
+        )
+
+    @cached_property
+    def _certificate_admission(self) -> certificates.CertificateAdmission:
+        return certificates.CertificateAdmission(self.authorizer, self.clock)
+
+    def _admit_certificate_request(self, attempt: AdmissionRequest) -> None:
+        if attempt.resource.group == CERTIFICATES:
+            self._certificate_admission(attempt)
+
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -387,7 +412,6 @@ class ApiServer:
         await self.state.load(_CRDS + "/")
         for definition in self.state.collection(_CRDS):
             self._definitions.serve(definition)
-        self._clear(_CRDS)
         count = await self.state.load(ROOT)
         await self.state.start()
         self._webhooks.refresh()
@@ -425,12 +449,6 @@ class ApiServer:
             own = (change.entry.namespace, change.entry.name) == ("default", bootstrap.OWN_SERVICE)
             if own and change.kind == "DELETED" and self._address is not None and self._loaded:
                 self._tasks.create_task(self._publish_again(), name="apiserver service")
-
-    def _clear(self, key: str) -> None:
-        """Forget what was loaded ahead of the rest, so that the full load brings it in once."""
-        collection = self.state.collection(key)
-        for entry in list(collection):
-            collection.unload(entry)
 
     async def stop(self) -> None:
         self.ready = self._loaded = False

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from sys import intern
 from typing import Any
 
 import orjson
@@ -129,31 +131,47 @@ def _from_aggregated(items: Iterable[Mapping[str, Any]]) -> RestMapper:
 
 
 def _aggregated_resource(group: str, version: str, entry: Mapping[str, Any]) -> Resource:
-    kind = entry.get("responseKind") or {}
+    """Texts and verbs are shared between resources, and with the built-in ones: a collector keeps all of this."""
+    group, version = intern(group), intern(version)
+    kind = intern((entry.get("responseKind") or {}).get("kind") or "")
     return Resource(
         group=group,
         version=version,
-        plural=entry["resource"],
-        kind=kind.get("kind") or "",
+        plural=intern(entry["resource"]),
+        kind=kind,
         namespaced=entry.get("scope") == "Namespaced",
-        singular=entry.get("singularResource") or (kind.get("kind") or "").lower(),
-        short_names=tuple(entry.get("shortNames") or ()),
-        categories=tuple(entry.get("categories") or ()),
-        verbs=tuple(entry.get("verbs") or ()),
+        singular=intern(entry.get("singularResource") or kind.lower()),
+        short_names=_shared(entry.get("shortNames")),
+        categories=_shared(entry.get("categories")),
+        verbs=_shared(entry.get("verbs")),
         subresources=tuple(_aggregated_sub(sub) for sub in entry.get("subresources") or ()),
         storage=(group, version),
     )
 
 
+def _shared(texts: Iterable[str] | None) -> tuple[str, ...]:
+    return _one_tuple(tuple(map(intern, texts))) if texts else ()
+
+
+@lru_cache(maxsize=256)
+def _one_tuple(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return texts
+
+
 def _aggregated_sub(entry: Mapping[str, Any]) -> Subresource:
     kind = entry.get("responseKind") or {}
-    return Subresource(
+    return _one_subresource(
         entry["subresource"],
         tuple(entry.get("verbs") or ()),
         kind.get("kind") or "",
         kind.get("group") or "",
         kind.get("version") or "",
     )
+
+
+@lru_cache(maxsize=256)
+def _one_subresource(name: str, verbs: tuple[str, ...], kind: str, group: str, version: str) -> Subresource:
+    return Subresource(name, verbs, kind, group, version)
 
 
 def _from_plain(group: str, version: str, entries: Iterable[Mapping[str, Any]]) -> list[Resource]:

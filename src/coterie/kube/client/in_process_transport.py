@@ -11,6 +11,7 @@ import asyncio
 import inspect
 from collections.abc import Mapping
 
+from coterie.base.lean_event import LeanEvent
 from coterie.http.messages import Handler, Peer, Request, Response, Stream, UserInfo
 from coterie.kube.client.transport import (
     Disconnected,
@@ -104,7 +105,7 @@ class _Pipe:
         self._taken: asyncio.Event | None = None
         """While somebody waits in `drain`: few ever do, and an event is larger than the rest of a pipe."""
         self.pending = 0
-        self.readable = asyncio.Event()
+        self.readable = LeanEvent()
         self.ended = False
         self.broken = False
 

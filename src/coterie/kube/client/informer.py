@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from coterie.base.backoff import Policy
-from coterie.base.tasks import TaskOwner
+from coterie.base.lean_event import LeanEvent
+from coterie.base.tasks import TaskEndedEarly, TaskOwner
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.client.cache import Cache, IndexFunction
@@ -58,7 +59,7 @@ class Informer(Generic[T]):
         """`transform` may drop what nobody needs before it is kept. `resync` seconds; 0: never."""
         self.kind = kind
         self.cache: Cache[T] = Cache(kind, indexes)
-        self.ready = asyncio.Event()
+        self.ready: asyncio.Event = LeanEvent()
         """Set when the cache has held everything once."""
         self.name = f"informer/{kind}" + (f"/{namespace}" if namespace else "")
         self._handlers: list[Handler[T]] = []
@@ -98,10 +99,12 @@ class Informer(Generic[T]):
         return lambda: self._handlers.remove(handler)
 
     async def run(self) -> None:
+        if not self._resync:
+            await self._reflector.run()
+            raise TaskEndedEarly(f"{self.name} was to run until cancelled")
         async with TaskOwner(self.name) as owner:
             owner.start("follow", self._reflector.run(), endless=True)
-            if self._resync:
-                owner.start("resync", self._resync_for_ever(), endless=True)
+            owner.start("resync", self._resync_for_ever(), endless=True)
             await owner.wait()
 
     async def _resync_for_ever(self) -> None:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from coterie.base.lean_event import LeanEvent
 from coterie.base.tasks import TaskOwner
 from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.control.manager import Runnable, Stoppable
@@ -21,12 +22,12 @@ class LazyController:
 
     def __init__(self, name: str, wakers: Sequence[Informer[Any]], make: Callable[[], Sequence[Runnable]]) -> None:
         self.name = name
-        self.ready = asyncio.Event()
+        self.ready: asyncio.Event = LeanEvent()
         self._wakers = tuple(wakers)
         self._make = make
         self._parts: Sequence[Runnable] = ()
-        self._called = asyncio.Event()
-        self._stopped = asyncio.Event()
+        self._called = LeanEvent()
+        self._stopped = LeanEvent()
 
     @property
     def started(self) -> bool:

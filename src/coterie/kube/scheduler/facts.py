@@ -17,7 +17,7 @@ from coterie.kube.api.meta import ObjectKey, controller_of, is_true
 from coterie.kube.api.node_selection import NodeTerm
 from coterie.kube.api.quota import pod_resources
 from coterie.kube.api.types.nodes import Node, Taint
-from coterie.kube.api.types.pods import Pod, PodSpec
+from coterie.kube.api.types.pods import Pod, PodSpec, PodStatus
 from coterie.kube.scheduler.plugin import GangMembership
 from coterie.kube.scheduler.terms import PodTerms, StaticDemand, pod_terms, preferred_nodes, static_demand
 
@@ -111,7 +111,7 @@ class NodeFacts:
 def pod_facts(pod: Pod, membership: GangMembership | None = None) -> PodFacts:
     meta, spec = pod.metadata, pod.spec
     labels = meta.labels or _NO_LABELS
-    requests = requests_of(spec)
+    requests = requests_of(spec, pod.status)
     gang = membership.key if membership is not None else None
     owner = controller_of(meta)
     return PodFacts(
@@ -159,10 +159,14 @@ def node_facts(node: Node) -> NodeFacts:
     )
 
 
-def requests_of(spec: PodSpec) -> Requests:
-    """What the whole pod asks for; see `quota.pod_resources` for how containers add up."""
+def requests_of(spec: PodSpec, status: PodStatus | None = None) -> Requests:
+    """What the whole pod asks for; see `quota.pod_resources` for how containers add up. A pod that is being resized counts
+    with the greatest of what it asks for, was given and has."""
     simple = spec.containers
-    if len(simple) == 1 and not (spec.init_containers or spec.overhead or spec.resources):
+    if status is not None and _resizing(spec, status):
+        usage = pod_resources({"spec": msgspec.to_builtins(spec), "status": msgspec.to_builtins(status)}, "requests")
+        amounts = {name: a.milli_value() if name == "cpu" else a.value() for name, a in usage.items()}
+    elif len(simple) == 1 and not (spec.init_containers or spec.overhead or spec.resources):
         asked: Mapping[str, Any] = (simple[0].resources.requests if simple[0].resources else None) or {}
         amounts = _amounts(asked)
     else:
@@ -170,6 +174,23 @@ def requests_of(spec: PodSpec) -> Requests:
         amounts = {name: a.milli_value() if name == "cpu" else a.value() for name, a in usage.items()}
     cpu, memory = amounts.pop("cpu", 0), amounts.pop("memory", 0)
     return Requests(cpu, memory, tuple(sorted((name, amount) for name, amount in amounts.items() if amount)))
+
+
+def _resizing(spec: PodSpec, status: PodStatus) -> bool:
+    """Whether a container was given, or has, something else than its spec asks for."""
+    statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+    if not any(found.allocated_resources or found.resources for found in statuses):
+        return False
+    asked = {
+        container.name: (container.resources.requests if container.resources else None) or {}
+        for container in (*spec.containers, *(spec.init_containers or ()))
+    }
+    return any(
+        (found.allocated_resources or {}) != asked.get(found.name, {})
+        or ((found.resources.requests if found.resources else None) or {}) != asked.get(found.name, {})
+        for found in statuses
+        if found.allocated_resources or found.resources
+    )
 
 
 def host_ports(spec: PodSpec) -> tuple[HostPort, ...]:

@@ -19,15 +19,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
 
+from coterie.base.lazy_import import lazy_import
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.pod_hooks import PodHookProblem
 from coterie.kuscia.api import labels
-from coterie.kuscia.api.engine_template import EngineTemplateError
 from coterie.kuscia.api.types.job import PartyAllocatedPorts
+
+if TYPE_CHECKING:
+    from coterie.kuscia.api import engine_template
+else:
+    engine_template = lazy_import("coterie.kuscia.api.engine_template")
 
 _TRIES = 10
 
@@ -111,7 +117,7 @@ class PortPool:
         lacking = [name for name, number in declared.items() if taken.get(number, set()) - {deployment}]
         try:
             found = self._free(domain, len(lacking))
-        except EngineTemplateError as problem:
+        except engine_template.EngineTemplateError as problem:
             raise PodHookProblem(str(problem)) from problem
         numbers = {**declared, **dict(zip(lacking, found, strict=True))}
         for number in numbers.values():
@@ -130,7 +136,7 @@ class PortPool:
         if len(found) < count:
             found = self._unlike(own.keys(), count)
         if len(found) < count:
-            raise EngineTemplateError(f"domain {domain} has no free ports left")
+            raise engine_template.EngineTemplateError(f"domain {domain} has no free ports left")
         return found
 
     def _unlike(self, taken: Set[int], count: int) -> list[int]:

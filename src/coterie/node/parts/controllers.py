@@ -15,8 +15,6 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control import registry
 from coterie.kube.control.manager import Runnable
 from coterie.kube.controllers.registry import CONTROLLERS as PLATFORM
-from coterie.kuscia.control.deployment_scaling import PartnerScaleHook
-from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.port_pool import PortPool, PortRange
 from coterie.kuscia.controllers.registry import CONTROLLERS as KUSCIA
 from coterie.node import api_identity
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from coterie.gpujobs import controller as gpu_jobs
     from coterie.kube.controllers.nodeipam import plan as nodeipam
     from coterie.kube.controllers.nodelifecycle import plan as nodelifecycle
+    from coterie.kuscia.control import deployment_scaling, partner_quotas
     from coterie.kuscia.controllers.domaindatagc import plan as domaindatagc
     from coterie.kuscia.controllers.domaindatagrant import controller as domaindatagrant
     from coterie.kuscia.gangs import plugin as gangs
@@ -37,6 +36,8 @@ else:
     gpu_jobs = lazy_import("coterie.gpujobs.controller")
     nodeipam = lazy_import("coterie.kube.controllers.nodeipam.plan")
     nodelifecycle = lazy_import("coterie.kube.controllers.nodelifecycle.plan")
+    deployment_scaling = lazy_import("coterie.kuscia.control.deployment_scaling")
+    partner_quotas = lazy_import("coterie.kuscia.control.partner_quotas")
     domaindatagc = lazy_import("coterie.kuscia.controllers.domaindatagc.plan")
     domaindatagrant = lazy_import("coterie.kuscia.controllers.domaindatagrant.controller")
     gangs = lazy_import("coterie.kuscia.gangs.plugin")
@@ -55,7 +56,7 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
     """What controllers ask for by name. The port pool is one for all: it follows pods from the start."""
     chosen = settings.controllers
     ports = PortPool(PortRange(*chosen.port_range), informers=informers)
-    quotas = cache(lambda: PartnerQuotas(informers))
+    quotas = cache(lambda: partner_quotas.PartnerQuotas(informers))
     given: dict[str, Callable[[], Any]] = {
         "root_ca": lambda: ca,
         "control_plane": lambda: settings.domain,
@@ -65,7 +66,7 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
         "port_pool": lambda: ports,
         "pod_hook": lambda: ports,
         "partner_quotas": quotas,
-        "scale_hook": lambda: PartnerScaleHook(informers, quotas()),
+        "scale_hook": lambda: deployment_scaling.PartnerScaleHook(informers, quotas()),
         "scheduler_plugins": lambda: [gangs.GangPlugin()],
         "workload_approve": lambda: settings.workload_approve,
         "job_retention": lambda: settings.job_gc_hours * 3600.0,

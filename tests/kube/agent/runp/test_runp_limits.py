@@ -13,7 +13,7 @@ from runp_kit import RunpHarness, log_text
 from coterie.kube.agent.images.store import PYTHON_IMAGE
 from coterie.kube.agent.pods.disk_usage import Pace
 from coterie.kube.agent.pods.storage_monitor import measure_pod
-from coterie.kube.agent.runtimes.protocol import ContainerLimits, ContainerWarning
+from coterie.kube.agent.runtimes.protocol import ContainerLimits, ContainerWarning, RuntimeFailure
 from coterie.kube.agent.runtimes.runp import cgroups, processes
 
 HOG = "import time\nd = []\nwhile True:\n  d.append(bytearray(4 << 20)); time.sleep(0.002)\n"
@@ -77,9 +77,56 @@ async def test_a_child_out_of_memory_is_told_too(grouped):
     assert state.reason == "OOMKilled" and state.exit_code in (3, 137)
 
 
+GROW = """
+import os, time
+d = [bytearray(40 << 20)]
+print('first', flush=True)
+while not os.path.exists('/tmp/go'):
+    time.sleep(0.02)
+d.append(bytearray(60 << 20))
+print('second', flush=True)
+while True:
+    d.append(bytearray(4 << 20))
+    time.sleep(0.01)
+"""
+
+
+async def test_limits_change_while_a_container_runs(grouped):
+    """Up: what would have been killed goes on. Down below what is used: refused. The message names the limit of now."""
+    small, large = ContainerLimits(500, 64 << 20, 0, 500), ContainerLimits(1000, 160 << 20, 0, 1000)
+    spec = await grouped.start("", limits=small, pod_limits=small, **python(GROW))
+    await grouped.until(lambda: "first" in log_text(spec.log_path))
+    runtime, tiny = grouped.runtime, ContainerLimits(1000, 16 << 20, 0, 1000)
+    with pytest.raises(RuntimeFailure, match=r"Container main uses .* of memory, more than the new limit of 16Mi"):
+        await runtime.resize_pod("uid-1", large, {"main": tiny}, final=True)
+    await runtime.resize_pod("uid-1", large, {"main": large}, final=True)
+    session = await runtime.exec("uid-1", "main", ["/bin/sh", "-c", "touch /tmp/go"], stdin=False, tty=False)
+    assert await session.wait() == 0
+    await grouped.until(lambda: "second" in log_text(spec.log_path), 30)
+    state = await grouped.ended(seconds=30)
+    assert state.reason == "OOMKilled" and state.message.endswith("exceeded its memory limit of 160Mi")
+
+
 async def test_killed_is_not_out_of_memory(grouped):
     await grouped.start("kill -9 $$", limits=ContainerLimits(memory_bytes=64 << 20))
     assert (await grouped.ended()).reason == "Error"
+
+
+async def test_who_is_stopped_did_not_run_out_of_memory(grouped):
+    """Though one of its processes did, earlier."""
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"print(subprocess.run([sys.executable, '-c', {HOG!r}]).returncode, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    spec = await grouped.start("", limits=ContainerLimits(memory_bytes=64 << 20), **python(code))
+    if grouped.powers["cgroup"] == 2:
+        pytest.skip("all processes of a container end together with version 2")
+    await grouped.until(lambda: "-9" in log_text(spec.log_path), 30)
+    await grouped.runtime.stop_container("uid-1", "main", 0.1)
+    state = grouped.state()
+    assert (state.exit_code, state.signal, state.reason) == (137, 9, "Error")
 
 
 async def test_cpu_is_limited(grouped):

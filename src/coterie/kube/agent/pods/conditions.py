@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.kube.agent.pods import pod_model
+from coterie.kube.agent.pods import pod_model, resize
 from coterie.kube.agent.pods.pod_view import PodView, anything_runs, init_done, initialized
 from coterie.kube.api.meta import Object
 
@@ -31,7 +31,8 @@ def conditions_of(view: PodView, phase: str, inits: list[Object], main: list[Obj
                 "message": view.history.failure.message,
             }
         )
-    types = {condition["type"] for condition in found}
+    found += resize.conditions(view.resize, view.history.resizing) if phase not in _FINAL else []
+    types = {condition["type"] for condition in found} | {resize.PENDING, resize.IN_PROGRESS}
     found += [condition for kind, condition in before.items() if kind not in types]
     return [_since(condition, before.get(condition["type"]), now) for condition in found]
 

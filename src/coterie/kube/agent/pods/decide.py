@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coterie.kube.agent.pods import pod_model
+from coterie.kube.agent.pods import pod_model, resize
 from coterie.kube.agent.pods.history import StartProblem
 from coterie.kube.agent.pods.pod_view import NEVER, PodView, init_done, initialized, will_restart, winding_down
 from coterie.kube.agent.runtimes.protocol import ContainerState
@@ -69,6 +69,15 @@ class KillContainer:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizePod:
+    """Give running containers, and the pod as a whole, the limits that were allocated."""
+
+    containers: tuple[str, ...]
+    final: bool
+    """Whether all containers have theirs afterwards, so that the pod as a whole gets no more than that."""
+
+
+@dataclass(frozen=True, slots=True)
 class FailPod:
     """Give the pod up."""
 
@@ -93,6 +102,7 @@ Action = (
     | ReportBackoff
     | StopContainer
     | KillContainer
+    | ResizePod
     | FailPod
     | ReleasePod
     | FinishPod
@@ -131,6 +141,8 @@ def decide(view: PodView, rules: PodSettings) -> PodPlan:
     _keep_prepared(view, draft)
     _kill_unhealthy(view, draft)
     _stop_changed(view, draft)
+    if view.history.resizing:
+        _apply_resize(view, draft)
     if view.stage == "prepared":
         _start_what_is_due(view, rules, draft)
         _start_ephemeral(view, draft)
@@ -203,6 +215,32 @@ def _stop_changed(view: PodView, draft: _Draft) -> None:
         message = f"Container {name} definition changed, will be restarted"
         if not any(isinstance(action, StopContainer) and action.name == name for action in draft.actions):
             draft.actions.append(StopContainer(name, pod_model.termination_grace(view.pod), message))
+
+
+def _apply_resize(view: PodView, draft: _Draft) -> None:
+    """In place where the container's policy allows it; else it is stopped, and its next run has the new limits."""
+    history, in_place, waiting = view.history, [], False
+    stopping = {action.name for action in draft.actions if isinstance(action, StopContainer)}
+    for container in resize.resizable_containers(view.pod):
+        name = container["name"]
+        allocated = history.allocated.get(name, {})
+        actuated = history.actuated.get(name, allocated)
+        if name in view.operations or name in stopping:
+            waiting = True
+        elif view.running(name) is None or actuated == allocated:
+            continue
+        elif resize.needs_restart(container, actuated, allocated):
+            waiting = True
+            message = f"Container {name} resize requires restart"
+            draft.actions.append(StopContainer(name, pod_model.termination_grace(view.pod), message))
+        else:
+            in_place.append(name)
+    if view.resize.busy or (waiting and not in_place):
+        return
+    if view.resize.retry_at > view.now:
+        draft.wake(view.resize.retry_at)
+        return
+    draft.actions.append(ResizePod(tuple(in_place), final=not waiting))
 
 
 def _start_ephemeral(view: PodView, draft: _Draft) -> None:

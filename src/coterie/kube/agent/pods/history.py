@@ -81,6 +81,12 @@ class PodHistory:
     """When stopping the pod began; 0: it has not."""
     started_at: float = 0.0
     """When the agent first saw the pod: its `startTime`."""
+    allocated: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    """By container: CPU and memory that the node gave it; see `resize`."""
+    actuated: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    """By container: what its newest run has."""
+    resizing: bool = False
+    """What was allocated last is not in force everywhere yet."""
 
     def of(self, name: str) -> ContainerHistory:
         return self.containers.get(name, NEVER_RAN)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.history import ContainerHistory, Ending, PodHistory, StartProblem
+from coterie.kube.agent.pods.resize import ResizeState
 from coterie.kube.agent.runtimes.protocol import ContainerState, PodState
 from coterie.kube.api.meta import Object
 
@@ -63,6 +64,7 @@ class PodView:
     """The API does not know the pod (any more)."""
     finishing: bool = False
     released: bool = False
+    resize: ResizeState = ResizeState()  # noqa: RUF009 - frozen
 
     def newest(self, name: str) -> ContainerState | None:
         runs = self.runs.get(name)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from coterie.base.clock import rfc3339
-from coterie.kube.agent.pods import conditions, pod_model
+from coterie.kube.agent.pods import conditions, pod_model, resize
 from coterie.kube.agent.pods.decide import pause_before_restart
 from coterie.kube.agent.pods.pod_view import (
     PodView,
@@ -122,7 +122,23 @@ def _container_status(
     }
     if run is not None:
         status["containerID"] = pod_model.container_id(place.runtime, pod_model.uid_of(view.pod), name, run.attempt)
+        status.update(_resources(view, container, run))
     return status
+
+
+def _resources(view: PodView, container: Object, run: ContainerState) -> Object:
+    """What the node gave the container, and what it has while it runs."""
+    if not container.get("resources"):
+        return {}
+    name, history, found = container["name"], view.history, {}
+    asked = container["resources"]
+    given = resize.merged(container, history.allocated[name]) if name in history.allocated else asked
+    if given.get("requests"):
+        found["allocatedResources"] = given["requests"]
+    if run.running:
+        actual = resize.merged(container, history.actuated[name]) if name in history.actuated else given
+        found["resources"] = {part: actual[part] for part in ("limits", "requests") if actual.get(part)}
+    return found
 
 
 def _ephemeral_status(view: PodView, place: PodLocation, container: Object) -> Object:

@@ -19,7 +19,7 @@ from coterie.base.backoff import Backoff, Policy
 from coterie.base.log import logger
 from coterie.kube.agent.images.store import remove_tree
 from coterie.kube.agent.pods import history as histories
-from coterie.kube.agent.pods import operations, pod_model
+from coterie.kube.agent.pods import operations, pod_model, resize
 from coterie.kube.agent.pods.containers import termination_message
 from coterie.kube.agent.pods.decide import (
     EVICTED,
@@ -32,6 +32,7 @@ from coterie.kube.agent.pods.decide import (
     RefreshVolumes,
     ReleasePod,
     ReportBackoff,
+    ResizePod,
     StartContainer,
     StopContainer,
     decide,
@@ -51,9 +52,10 @@ from coterie.kube.agent.pods.pod_view import (
 from coterie.kube.agent.pods.status import PodLocation, status_of
 from coterie.kube.agent.pods.worker_context import WorkerContext
 from coterie.kube.agent.probes.prober import ContainerProber
-from coterie.kube.agent.runtimes.protocol import ContainerState, ContainerWarning, RuntimeFailure
+from coterie.kube.agent.runtimes.protocol import ContainerState, ContainerWarning, ResizingRuntime, RuntimeFailure
 from coterie.kube.agent.volumes.tokens import PodTokens
 from coterie.kube.agent.volumes.volumes import PodVolumes
+from coterie.kube.api import quantity
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.meta import Object
 from coterie.kube.client.transport import TransportError
@@ -99,6 +101,7 @@ class PodWorker:
         self._written: Object | None = None
         """The status that was last handed to the writer."""
         self._writing = False
+        self._resize = resize.ResizeState()
         self.history = self._remembered()
 
     def _remembered(self) -> PodHistory:
@@ -107,6 +110,9 @@ class PodWorker:
         found = histories.load(self._tools.directory(self.uid)) or histories.from_status(self.pod)
         if not found.started_at:
             found = replace(found, started_at=now)
+        if not found.allocated:
+            asked, running = resize.requested_resources(self.pod), resize.from_status(self.pod)
+            found = replace(found, allocated={**asked, **running}, actuated=running)
         runs = runs_of(self._tools.runtime.pod(self.uid), found)
         found = with_lost_runs(found, runs, now)
         for name, known in runs.items():
@@ -158,6 +164,7 @@ class PodWorker:
 
     def sync(self) -> None:
         self._observe()
+        self._admit_resize()
         view = self.view()
         if winding_down(view) and not self.history.terminating_since:
             self._remember(replace(self.history, terminating_since=self._tools.time.now()))
@@ -192,7 +199,72 @@ class PodWorker:
             removed=self._removed,
             finishing=self._finishing,
             released=self._released,
+            resize=self._resize,
         )
+
+    # Resizing.
+
+    def allocated_requests(self) -> tuple[int, int]:
+        """CPU in thousandths and memory that the node gave the pod; nothing once it has ended."""
+        if pod_model.phase_is_final(self.pod) or self._removed:
+            return 0, 0
+        given = resize.requests_of(self._allocated_pod())
+        if not self.history.resizing:
+            return given
+        held = resize.requests_of(resize.with_resources(self.pod, self.history.actuated))
+        return max(given[0], held[0]), max(given[1], held[1])
+
+    def _allocated_pod(self) -> Object:
+        """The pod with the resources that the node gave it."""
+        return resize.with_resources(self.pod, self.history.allocated)
+
+    def _admit_resize(self) -> None:
+        asked = resize.requested_resources(self.pod)
+        if asked == self.history.allocated or ending(self.pod, self._removed) or self._finishing:
+            if self._resize.refusal is not None:
+                self._resize = replace(self._resize, refusal=None)
+            return
+        runtime = self._tools.runtime
+        if isinstance(runtime, ResizingRuntime):
+            problem = runtime.resize_problem(self.uid)
+        else:
+            problem = f"the runtime {runtime.name} cannot change limits of running containers"
+        refusal = resize.admit(self.pod, self.history.allocated, self._room(), problem)
+        before, self._resize = self._resize.refusal, replace(self._resize, refusal=refusal)
+        if refusal is None:
+            self._resize = resize.ResizeState(busy=self._resize.busy)
+            self._remember(replace(self.history, allocated=asked, resizing=True))
+            self._tools.record_event(self.pod, "Normal", "ResizeStarted", "Pod resize started")
+            return
+        if before is None or before.reason != refusal.reason:
+            self._tools.record_event(self.pod, "Warning", f"Resize{refusal.reason}", refusal.message)
+        if refusal.reason == resize.DEFERRED:
+            self._tools.wake(self.uid, resize.RETRY_SECONDS)
+
+    def _room(self) -> resize.Room:
+        found = self._tools.allocatable()
+        cpu, memory = (quantity.parse(found.get(name) or "0") for name in resize.RESIZABLE)
+        return resize.Room(cpu.milli_value(), memory.value(), *self._tools.requests_of_others(self.uid))
+
+    async def _apply_resize(self, action: ResizePod) -> None:
+        """What is allocated when this begins is what is put in force; a newer resize is applied after it."""
+        pod, allocated = self._allocated_pod(), self.history.allocated
+        runtime, now = self._tools.runtime, self._tools.time.now
+        try:
+            await operations.resize(self._tools, pod, action.containers, final=action.final)
+        except (RuntimeFailure, OSError) as problem:
+            error = problem.message if isinstance(problem, RuntimeFailure) else str(problem)
+            if error != self._resize.error:
+                self._tools.record_event(self.pod, "Warning", "ResizeError", f"Pod resize error: {error}")
+            self._resize = replace(self._resize, busy=False, error=error, retry_at=now() + resize.RETRY_SECONDS)
+            return
+        self._resize = replace(self._resize, busy=False, error="", retry_at=0.0)
+        actuated = {**self.history.actuated, **{name: allocated.get(name, {}) for name in action.containers}}
+        finished = action.final and allocated == self.history.allocated
+        self._remember(replace(self.history, actuated=actuated, resizing=not finished))
+        if finished:
+            self._log.info("The pod was resized", runtime=runtime.name)
+            self._tools.record_event(self.pod, "Normal", "ResizeCompleted", "Pod resize completed")
 
     def _observe(self) -> None:
         """Note what ended since the last look, and keep the probes in step with what runs."""
@@ -307,12 +379,16 @@ class PodWorker:
             case KillContainer(name):
                 self._operations[name] = ContainerOperation("stopping", self._tools.time.now())
                 self._run_task(f"kill/{name}", self._kill(name))
+            case ResizePod():
+                self._resize = replace(self._resize, busy=True)
+                self._run_task("resize", self._apply_resize(action))
             case FailPod(reason, message):
                 self.give_up(reason, message)
                 self._tools.wake(self.uid, 0)
             case ReleasePod():
                 self._released = True
                 self._release()
+                self._run_task("devices", self._tools.devices.free(self.uid))
                 if self.history.failure is not None and self.history.failure.reason == EVICTED:
                     self._run_task("free", self._free())
             case FinishPod():
@@ -321,7 +397,7 @@ class PodWorker:
 
     async def _prepare(self) -> None:
         try:
-            await operations.set_up(self._tools, self.pod, self._volumes)
+            await operations.set_up(self._tools, self._allocated_pod(), self._volumes)
         except operations.OperationFailed as failure:
             if failure.final:
                 self._stage = "new"
@@ -358,17 +434,24 @@ class PodWorker:
 
     async def _start(self, action: StartContainer) -> None:
         name, attempt = action.name, action.attempt
-        container = pod_model.container_named(self.pod, name)
+        pod, allocated = self._allocated_pod(), self.history.allocated.get(name)
+        container = pod_model.container_named(pod, name)
         assert container is not None, "decided from this pod"
         known = self.history.of(name)
         try:
             try:
-                await operations.start(self._tools, self.pod, container, attempt, self._volumes)
+                if self.history.resizing:
+                    # The pod as a whole may have been given less so far than this container has now.
+                    await self._loosen_pod(pod)
+                await operations.start(self._tools, pod, container, attempt, self._volumes)
             except operations.OperationFailed as failure:
                 self._start_failed(container, action, failure)
                 return
             known = replace(known, attempts=attempt + 1, backoff=action.backoff, problem=None)
-            self._remember(self.history.with_container(name, known))
+            history = self.history.with_container(name, known)
+            if allocated is not None:
+                history = replace(history, actuated={**history.actuated, name: allocated})
+            self._remember(history)
             self._tools.record_event(self.pod, "Normal", "Created", f"Created container {name}", name)
             self._tools.record_event(self.pod, "Normal", "Started", f"Started container {name}", name)
             why = await operations.run_hook(self._tools, self.pod, container, "postStart", 3600.0)
@@ -381,6 +464,12 @@ class PodWorker:
         finally:
             if self._operations.get(name) == ContainerOperation("starting"):
                 del self._operations[name]
+
+    async def _loosen_pod(self, pod: Object) -> None:
+        try:
+            await operations.resize(self._tools, pod, (), final=False)
+        except (RuntimeFailure, OSError) as problem:
+            self._log.warning("The limits of a pod could not be raised", error=problem)
 
     def _start_failed(self, container: Object, action: StartContainer, failure: operations.OperationFailed) -> None:
         name, now = action.name, self._tools.time.now()
@@ -444,6 +533,7 @@ class PodWorker:
                 for plugin in self._tools.plugins:
                     plugin.network_gone(self.uid)
                 await self._tools.runtime.remove_pod(self.uid)
+                await self._tools.devices.free(self.uid)
                 if not self._removed:
                     await operations.remove_from_api(self._tools, self.pod)
             except (ApiError, TransportError, RuntimeFailure, OSError) as error:
@@ -485,6 +575,8 @@ class PodWorker:
         if kind == "prepare":
             self._stage = "new"
             self._setup = StartProblem("FailedCreatePodSandBox", _BROKEN, now, now + self._setup_backoff.failed())
+        elif kind == "resize":
+            self._resize = replace(self._resize, busy=False, error=_BROKEN, retry_at=now + resize.RETRY_SECONDS)
         elif kind == "start":
             known = self.history.of(container)
             problem = StartProblem("CreateContainerError", _BROKEN, now, now + self._rules.start_retry_first)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
-from coterie.kube.agent.pods import pod_model
+from coterie.kube.agent.pods import pod_model, resize
 from coterie.kube.api.errors import Conflict, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.pods import PODS
@@ -22,6 +22,7 @@ from coterie.kube.control.queue import WorkQueue
 
 log = logger("agent.pods.status")
 _PODS = PODS.as_dynamic
+_TEMPORARY = (resize.PENDING, resize.IN_PROGRESS)
 
 
 @dataclass(slots=True)
@@ -36,7 +37,17 @@ def changed_fields(before: Object, after: Object) -> Object:
     """The fields of a status to write; None for what is gone."""
     fields = {key: value for key, value in after.items() if before.get(key) != value}
     fields.update({key: None for key in ("reason", "message") if key in before and key not in after})
+    if "conditions" in fields:
+        left = {condition["type"] for condition in after["conditions"]}
+        # Others' conditions are merged with ours; those of a resize that is over must be removed by name.
+        over = [kind for kind in _TEMPORARY if kind not in left and kind in _types(before)]
+        if over:
+            fields["conditions"] = [*fields["conditions"], *({"type": kind, "$patch": "delete"} for kind in over)]
     return fields
+
+
+def _types(status: Object) -> set[str]:
+    return {condition["type"] for condition in status.get("conditions") or ()}
 
 
 class StatusWriter:

@@ -31,6 +31,7 @@ from coterie.kube.agent.runtimes.fake_script import (
     parse_script,
 )
 from coterie.kube.agent.runtimes.protocol import (
+    ContainerLimits,
     ContainerSpec,
     ContainerState,
     ContainerUsage,
@@ -39,6 +40,7 @@ from coterie.kube.agent.runtimes.protocol import (
     PodSandbox,
     PodState,
     RuntimeFailure,
+    RuntimeHandler,
 )
 
 HOST_IMAGE = "coterie/host:latest"
@@ -93,7 +95,11 @@ class FakeMachine:
         self.usage: dict[str, ContainerUsage] = {}
         """By pod, what each of its containers uses; others use next to nothing."""
         """Pod uid -> bytes in files that were deleted and are still open."""
+        self.resize_problem = ""
+        """Why limits of running containers cannot be changed."""
+        self.resize_failure: RuntimeFailure | None = None
         self.address = "127.0.0.1"
+        self.handlers: tuple[RuntimeHandler, ...] = (RuntimeHandler("runp", True, version="fake"),)
         self.started: list[tuple[str, str, int]] = []
         """(pod, container, attempt) of all runs ever started, in order."""
         self.listeners: set[asyncio.Queue[str]] = set()
@@ -321,6 +327,23 @@ class FakeRuntime:
         if run is not None:
             self.machine.signal(run, number)
 
+    def resize_problem(self, pod_uid: str) -> str:
+        return self.machine.resize_problem
+
+    async def resize_pod(
+        self, pod_uid: str, limits: ContainerLimits, containers: Mapping[str, ContainerLimits], *, final: bool
+    ) -> None:
+        await asyncio.sleep(0)
+        pod = self._pod(pod_uid)
+        if self.machine.resize_failure is not None:
+            raise self.machine.resize_failure
+        for name, wanted in containers.items():
+            run = self._running(pod_uid, name)
+            if run is not None:
+                run.spec = replace(run.spec, limits=wanted)
+        if final:
+            pod.sandbox = replace(pod.sandbox, limits=limits)
+
     async def stop_pod(self, pod_uid: str, grace: float) -> None:
         pod = self.machine.pods.get(pod_uid)
         if pod is not None:
@@ -398,6 +421,9 @@ class FakeRuntime:
 
     def images(self) -> Sequence[ImageInfo]:
         return list(self.machine.images.values())
+
+    def handlers(self) -> Sequence[RuntimeHandler]:
+        return self.machine.handlers
 
     def limitations(self) -> Sequence[str]:
         return ("the fake runtime runs nothing at all",)

@@ -6,13 +6,27 @@ Only two built-in resources are offered in more than one shape; all others pass 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from coterie.kube.api.convert.autoscaling import hpa_v1_to_v2, hpa_v2_to_v1
+from coterie.base.lazy_import import lazy_import
 from coterie.kube.api.convert.events import event_core_to_events, event_events_to_core
 from coterie.kube.api.resources import Resource
 
+if TYPE_CHECKING:
+    from coterie.kube.api.convert import autoscaling
+else:
+    autoscaling = lazy_import("coterie.kube.api.convert.autoscaling")
+
 Obj = dict[str, Any]
+
+
+def hpa_v1_to_v2(obj: Obj) -> Obj:
+    return autoscaling.hpa_v1_to_v2(obj)
+
+
+def hpa_v2_to_v1(obj: Obj) -> Obj:
+    return autoscaling.hpa_v2_to_v1(obj)
+
 
 _CONVERTED: dict[tuple[str, str, str], tuple[Callable[[Obj], Obj], Callable[[Obj], Obj]]] = {
     ("autoscaling", "v1", "horizontalpodautoscalers"): (hpa_v1_to_v2, hpa_v2_to_v1),

@@ -10,13 +10,18 @@ All are pure: the current object is never changed, and what the patch does not t
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from coterie.base.lazy_import import lazy_import
 from coterie.kube.api.errors import BadRequest, UnsupportedMediaType
-from coterie.kube.api.patch.jsonpatch import json_patch
 from coterie.kube.api.patch.merge import merge_patch
-from coterie.kube.api.patch.strategic import strategic_merge_patch
 from coterie.kube.api.schema.node import Schema
+
+if TYPE_CHECKING:
+    from coterie.kube.api.patch import jsonpatch, strategic
+else:
+    jsonpatch = lazy_import("coterie.kube.api.patch.jsonpatch")
+    strategic = lazy_import("coterie.kube.api.patch.strategic")
 
 JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -28,9 +33,7 @@ __all__ = [
     "STRATEGIC_MERGE_PATCH",
     "apply_patch",
     "check_media_type",
-    "json_patch",
     "merge_patch",
-    "strategic_merge_patch",
 ]
 
 
@@ -44,11 +47,11 @@ def apply_patch(
     """
     try:
         if kind_of_patch == JSON_PATCH:
-            return json_patch(current, patch_body)
+            return jsonpatch.json_patch(current, patch_body)
         if kind_of_patch == MERGE_PATCH:
             return merge_patch(current, patch_body)
         if kind_of_patch == STRATEGIC_MERGE_PATCH and schema is not None:
-            return strategic_merge_patch(current, patch_body, schema)
+            return strategic.strategic_merge_patch(current, patch_body, schema)
     except RecursionError:
         raise BadRequest("the patch is nested too deep") from None
     raise _unknown_format(schema)

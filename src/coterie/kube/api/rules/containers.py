@@ -20,7 +20,9 @@ PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 PROTOCOLS = ("SCTP", "TCP", "UDP")
 _MESSAGE_POLICIES = ("FallbackToLogsOnError", "File")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
-_EPHEMERAL_FORBIDDEN = ("ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
+_EPHEMERAL_FORBIDDEN = ("ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resizePolicy")
+_RESIZABLE = ("cpu", "memory")
+_RESIZE_POLICIES = ("NotRequired", "RestartContainer")
 _MAX_ID = 2**31 - 1
 
 
@@ -70,11 +72,36 @@ def check_init_container(container: Obj, path: str) -> Errors:
     if policy == "Always":
         return []
     errors = [not_supported(f"{path}.restartPolicy", policy, ("Always",))] if policy is not None else []
+    if container.get("resizePolicy"):
+        errors.append(invalid(f"{path}.resizePolicy", container["resizePolicy"], "must not be set for init containers"))
     return errors + [
         forbidden_field(f"{path}.{key}", "may not be set for init containers without restartPolicy=Always")
         for key in ("lifecycle", *_PROBES)
         if container.get(key) is not None
     ]
+
+
+def check_resize_policies(container: Obj, path: str, pod_restart_policy: str) -> Errors:
+    """What happens to a container whose CPU or memory changes while it runs."""
+    errors: Errors = []
+    seen: set[str] = set()
+    for index, policy in enumerate(container.get("resizePolicy") or ()):
+        at, name, restart = f"{path}.resizePolicy[{index}]", policy.get("resourceName"), policy.get("restartPolicy")
+        if name in seen:
+            errors.append(duplicate(at, name))
+        seen.add(name)
+        if not name:
+            errors.append(required(f"{at}.resourceName"))
+        elif name not in _RESIZABLE:
+            errors.append(not_supported(f"{at}.resourceName", name, _RESIZABLE))
+        if not restart:
+            errors.append(required(f"{at}.restartPolicy"))
+        elif restart not in _RESIZE_POLICIES:
+            errors.append(not_supported(f"{at}.restartPolicy", restart, _RESIZE_POLICIES))
+        elif pod_restart_policy == "Never" and restart != "NotRequired":
+            why = "must be 'NotRequired' when `restartPolicy` is 'Never'"
+            errors.append(invalid(f"{at}.restartPolicy", restart, why))
+    return errors
 
 
 def check_ephemeral_container(container: Obj, path: str, targets: frozenset[str]) -> Errors:

@@ -24,6 +24,8 @@ _CHECKED_ELSEWHERE = (
     "terminationGracePeriodSeconds",
     "schedulingGates",
 )
+_RESIZABLE = frozenset(("cpu", "memory"))
+"""Resources of a container that can change while it runs."""
 
 
 # ---- quality of service -------------------------------------------------------------------------------------------
@@ -196,6 +198,83 @@ def validate_ephemeral_update(pod: Obj, old: Obj) -> Errors:
             why = f'existing ephemeral containers "{name}" may not be changed\n'
             errors.append(forbidden_field("spec.ephemeralContainers", why))
     return errors
+
+
+# ---- resize -------------------------------------------------------------------------------------------------------
+
+
+def prepare_resize(pod: Obj, old: Obj) -> None:
+    """Of what is sent to pods/resize only the resources of containers count; all else stays as it is."""
+    metadata = {key: value for key, value in old["metadata"].items() if key != "resourceVersion"}
+    spec, before = pod.get("spec") or {}, old.get("spec") or {}
+    containers = {key: _only_resized(spec.get(key), before.get(key)) for key in ("containers", "initContainers")}
+    pod["metadata"] = metadata
+    pod["spec"] = {**before, **{key: found for key, found in containers.items() if found or before.get(key)}}
+    if "status" in old:
+        pod["status"] = old["status"]
+    else:
+        pod.pop("status", None)
+
+
+def _only_resized(sent: list[Obj] | None, before: list[Obj] | None) -> list[Obj]:
+    known = {container.get("name"): container for container in before or ()}
+    found = []
+    for container in sent or ():
+        kept = known.get(container.get("name"))
+        if kept is None:
+            found.append(container)
+            continue
+        merged = {**kept, "resources": container.get("resources") or {}}
+        if policy := container.get("resizePolicy"):
+            merged["resizePolicy"] = policy
+        else:
+            merged.pop("resizePolicy", None)
+        found.append(merged)
+    return found
+
+
+def validate_resize(pod: Obj, old_pod: Obj) -> Errors:
+    """CPU and memory of containers and sidecars may change, within the quality-of-service class."""
+    spec, old = pod.get("spec") or {}, old_pod.get("spec") or {}
+    errors = validate_pod(pod)
+    known = (old_pod.get("status") or {}).get("qosClass") or qos_class(old)
+    if qos_class(spec) != known:
+        errors.append(invalid("spec", known, "Pod QOS Class may not change as a result of resizing"))
+    for key in ("containers", "initContainers"):
+        now, before = spec.get(key) or [], old.get(key) or []
+        path = f"spec.{key}"
+        if len(now) != len(before):
+            return [*errors, forbidden_field(path, f"{key} may not be added or removed on resize")]
+        for index, (container, was) in enumerate(zip(now, before, strict=True)):
+            at = f"{path}[{index}]"
+            if container.get("name") != was.get("name"):
+                errors.append(forbidden_field(f"{at}.name", f"{key} may not be renamed or reordered on resize"))
+            elif key == "containers" or was.get("restartPolicy") == "Always":
+                errors += _check_resized(container, was, at)
+            elif container != was:
+                errors.append(forbidden_field(f"{at}.resources", "only sidecars among init containers can be resized"))
+    return errors
+
+
+def _check_resized(container: Obj, was: Obj, path: str) -> Errors:
+    errors: Errors = []
+    now, before = container.get("resources") or {}, was.get("resources") or {}
+    for part in ("requests", "limits"):
+        if any(name not in (now.get(part) or {}) for name in before.get(part) or {} if name in _RESIZABLE):
+            errors.append(forbidden_field(f"{path}.resources.{part}", f"resource {part} cannot be removed"))
+    if _without_resizable(container) != _without_resizable(was):
+        errors.append(forbidden_field("spec", "only cpu and memory resources are mutable"))
+    return errors
+
+
+def _without_resizable(container: Obj) -> Obj:
+    """The container without what a resize may change."""
+    resources = dict(container.get("resources") or {})
+    for part in ("requests", "limits"):
+        left = {name: value for name, value in (resources.pop(part, None) or {}).items() if name not in _RESIZABLE}
+        if left:
+            resources[part] = left
+    return {**container, "resources": resources}
 
 
 def _check_binding(binding: Obj) -> Errors:

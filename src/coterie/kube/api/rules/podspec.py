@@ -21,6 +21,7 @@ from coterie.kube.api.rules.containers import (
     check_host_ports,
     check_ids,
     check_init_container,
+    check_resize_policies,
     check_seccomp,
 )
 from coterie.kube.api.rules.scheduling import (
@@ -114,12 +115,17 @@ def _check_containers(spec: Obj, path: str, volumes: dict[str, Obj]) -> Errors:
         if container.get("restartPolicy") is not None:
             why = "may not be set for non-init containers"
             errors.append(forbidden_field(f"{path}.containers[{index}].restartPolicy", why))
+        if container.get("resizePolicy"):
+            at, policy = f"{path}.containers[{index}]", spec.get("restartPolicy") or ""
+            errors += check_resize_policies(container, at, policy)
         errors += _check_unique(container, names, f"{path}.containers[{index}].name")
     errors += check_host_ports(containers, f"{path}.containers")
     for index, container in enumerate(spec.get("initContainers") or ()):
         at = f"{path}.initContainers[{index}]"
         errors += check_container(container, at, volumes, host_network)
         errors += check_init_container(container, at)
+        if container.get("resizePolicy"):
+            errors += check_resize_policies(container, at, "Always")
         errors += _check_unique(container, names, f"{at}.name")
     if ephemeral := spec.get("ephemeralContainers"):
         targets = frozenset(container.get("name") or "" for container in containers)

@@ -111,6 +111,8 @@ class ContainerStatus(Model, frozen=True, kw_only=True):
     container_id: str = msgspec.field(name="containerID", default="")
     state: dict[str, Any] | None = None
     last_state: dict[str, Any] | None = None
+    allocated_resources: dict[str, QuantityText] | None = None
+    resources: ResourceRequirements | None = None
 
 
 class PodIP(Model, frozen=True, kw_only=True):

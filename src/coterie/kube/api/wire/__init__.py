@@ -10,7 +10,33 @@ Kubernetes ask for it.
 when it is first met, so a server that never sees one pays nothing.
 """
 
-from coterie.kube.api.wire.protobuf import MEDIA_TYPE, DecodeError, decode
-from coterie.kube.api.wire.table import message_of_kind
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coterie.base.lazy_import import lazy_import
+from coterie.kube.api.errors import BadRequest
+
+if TYPE_CHECKING:
+    from coterie.kube.api.wire import protobuf, table
+else:
+    protobuf = lazy_import("coterie.kube.api.wire.protobuf")
+    table = lazy_import("coterie.kube.api.wire.table")
+
+MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
+
+
+class DecodeError(BadRequest):
+    """The body is not what its media type says."""
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    return protobuf.decode(body)
+
+
+def message_of_kind(api_version: str, kind: str) -> str | None:
+    """The name of the message of a kind; None: it has none, as all kinds that are not built in."""
+    return table.message_of_kind(api_version, kind)
+
 
 __all__ = ["MEDIA_TYPE", "DecodeError", "decode", "message_of_kind"]

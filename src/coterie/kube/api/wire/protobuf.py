@@ -13,10 +13,9 @@ from math import isfinite
 from typing import Any, NoReturn
 
 from coterie.base.protobuf_wire import FIXED32, FIXED64, LENGTH, VARINT, ProtobufError, Truncated, decode_varint
-from coterie.kube.api.errors import BadRequest
+from coterie.kube.api.wire import DecodeError
 from coterie.kube.api.wire.table import Message, Op, message, message_of_kind
 
-MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"
 MAX_DEPTH = 128
 """Messages inside messages. A schema of a custom resource takes up to two for each level of its own."""
@@ -25,10 +24,6 @@ _STRING, _MESSAGE, _INLINE, _MAP, _INT, _BOOL, _BASE64, _RAW, _DOUBLE = (
     int(op) for op in (Op.STRING, Op.MESSAGE, Op.INLINE, Op.MAP, Op.INT, Op.BOOL, Op.BASE64, Op.RAW, Op.DOUBLE)
 )
 _double = struct.Struct("<d").unpack_from
-
-
-class DecodeError(BadRequest):
-    """The body is not what its media type says."""
 
 
 def decode(body: bytes) -> dict[str, Any]:

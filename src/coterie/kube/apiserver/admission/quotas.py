@@ -51,7 +51,9 @@ class Quotas:
         self._accounts: dict[tuple[str, str, str], _Account] = {}
 
     def __call__(self, attempt: AdmissionRequest) -> None:
-        if not attempt.namespace or attempt.subresource or attempt.resource.kind == "ResourceQuota":
+        if not attempt.namespace or attempt.resource.kind == "ResourceQuota":
+            return
+        if attempt.subresource not in ("", "resize"):
             return
         names = self._quotas.names(attempt.namespace)
         if not names:

@@ -11,12 +11,17 @@ import ipaddress
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from coterie.base.lazy_import import lazy_import
 from coterie.kube.api import errors
-from coterie.kube.api.rules.services import NODE_PORTS, needs_health_check_port, needs_node_ports
 from coterie.kube.apiserver.admission.chain import AdmissionRequest
 from coterie.kube.apiserver.state.collection import Collection
+
+if TYPE_CHECKING:
+    from coterie.kube.api.rules import services as rules
+else:
+    rules = lazy_import("coterie.kube.api.rules.services")
 
 Object = dict[str, Any]
 Owner = tuple[str, str]
@@ -238,7 +243,7 @@ class ServiceAddresses:
         number = spec.get("healthCheckNodePort")
         if number:
             self._check_port(attempt, "spec.healthCheckNodePort", number, before, reservation)
-        if needs_node_ports(spec):
+        if rules.needs_node_ports(spec):
             # One port of the Service in two protocols has one number on the nodes, where that is possible.
             numbers: dict[object, dict[int, set[object]]] = {}
             for port in ports:
@@ -254,21 +259,21 @@ class ServiceAddresses:
                 port["nodePort"] = shared or self._next_port(attempt, reservation, "nodePort")
                 reservation.ports.add(port["nodePort"])
                 known.setdefault(port["nodePort"], set()).add(port.get("protocol"))
-        if needs_health_check_port(spec) and not number:
+        if rules.needs_health_check_port(spec) and not number:
             spec["healthCheckNodePort"] = self._next_port(attempt, reservation, "HealthCheck NodePort")
             reservation.ports.add(spec["healthCheckNodePort"])
 
     def _check_port(
         self, attempt: AdmissionRequest, path: str, number: int, before: Iterable[int], reservation: _Reservation
     ) -> None:
-        if number in NODE_PORTS and number not in before and not self._port_free(number, reservation):
+        if number in rules.NODE_PORTS and number not in before and not self._port_free(number, reservation):
             raise _refused(attempt, [errors.invalid(path, number, "provided port is already allocated")])
         reservation.ports.add(number)
 
     def _next_port(self, attempt: AdmissionRequest, reservation: _Reservation, what: str) -> int:
-        dynamic = range(NODE_PORTS.start + _PORTS_FOR_REQUESTS, NODE_PORTS.stop)
+        dynamic = range(rules.NODE_PORTS.start + _PORTS_FOR_REQUESTS, rules.NODE_PORTS.stop)
         start = self._chooser.choice(dynamic)
-        candidates = (*_from(start, dynamic), range(NODE_PORTS.start, dynamic.start))
+        candidates = (*_from(start, dynamic), range(rules.NODE_PORTS.start, dynamic.start))
         try:
             return _first_free(candidates, lambda n: n not in reservation.ports and self._port_free(n, reservation))
         except _Full:

@@ -160,7 +160,10 @@ class LimitRanges:
         self._limits = limits
 
     def __call__(self, attempt: AdmissionRequest) -> None:
-        if attempt.verb != "create" or attempt.resource.group or attempt.resource.kind not in _LIMITED_KINDS:
+        if attempt.resource.group or attempt.resource.kind not in _LIMITED_KINDS:
+            return
+        resized = attempt.subresource == "resize"
+        if attempt.verb != "create" and not resized:
             return
         items = [
             item
@@ -172,7 +175,7 @@ class LimitRanges:
         spec = attempt.obj.get("spec") or {}
         containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
         for item in items:
-            if item.get("type") == "Container":
+            if item.get("type") == "Container" and not resized:
                 for container in containers:
                     _default_resources(container, item)
         subjects = {

@@ -132,6 +132,10 @@ class ResourceStorage:
                 collection = self._collections.get(key)
                 if collection is None:
                     collection = self._unserved(key, namespace, record.value)
+                known = collection.get(namespace, name)
+                if known is not None and known.revision == record.revision:
+                    count += 1  # loaded ahead of the rest
+                    continue
                 self._note_version(collection, namespace, name, record.value)
                 collection.load(namespace, name, self._under_head(collection, record.value), record.revision, record.created)  # fmt: skip
                 count += 1

@@ -20,7 +20,6 @@ from coterie.http.messages import Response
 from coterie.kube.api import errors, names, patch
 from coterie.kube.api.fields import apply as server_side_apply
 from coterie.kube.api.fields import entries, ownership
-from coterie.kube.api.rules import pods
 from coterie.kube.api.schema.decode import TypeFault
 from coterie.kube.apiserver import bodies, content_negotiation, options, presentation, stored_only
 from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest, AdmissionReservations
@@ -31,9 +30,11 @@ from coterie.kube.apiserver.state.state import Decide, ObjectWrite, ResourceStor
 from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
 
 if TYPE_CHECKING:
+    from coterie.kube.api.rules import pods
     from coterie.kube.apiserver.webhooks import conversion
     from coterie.kube.apiserver.webhooks.dispatcher import AdmissionReviewer
 else:
+    pods = lazy_import("coterie.kube.api.rules.pods")
     conversion = lazy_import("coterie.kube.apiserver.webhooks.conversion")
 
 Object = dict[str, Any]
@@ -398,6 +399,9 @@ class WriteVerbs:
             strategy.prepare_approval(new, old)
         elif subresource == "ephemeralcontainers":
             strategy.default(new)
+        elif subresource == "resize":
+            pods.prepare_resize(new, old)
+            strategy.default(new)
         elif subresource not in _EXACT:
             strategy.default(new)
             strategy.prepare_update(new, old)
@@ -426,6 +430,8 @@ class WriteVerbs:
             faults += strategy.validate_approval(new, old)
         elif subresource == "ephemeralcontainers":
             faults += pods.validate_ephemeral_update(new, old)
+        elif subresource == "resize":
+            faults += pods.validate_resize(new, old)
         elif subresource not in _EXACT:
             faults += strategy.validate_update(new, old)
         self._refuse(call, new, faults)

@@ -24,9 +24,15 @@ if TYPE_CHECKING:
         missing: list[str]
         """Controllers that are not there."""
 
+        def path(self, group: str) -> str:
+            """As container runtimes are told it: from the top of the hierarchy."""
+
         def exists(self, group: str) -> bool: ...
         def create(self, group: str, cpu: int, shares: int, memory: int, pids: int) -> None:
             """With these limits; 0: none, and the least share of the CPU."""
+
+        def update(self, group: str, cpu: int, shares: int, memory: int) -> None:
+            """Other limits for a group that is there; 0 as for `create`."""
 
         def open_for_joining(self, group: str) -> list[int]:
             """Handles: a process that writes `0` to each is inside."""
@@ -53,6 +59,7 @@ if TYPE_CHECKING:
 
 WANTED = ("cpu", "memory", "pids")
 _PERIOD = 100_000
+_UNLIMITED = 1 << 63
 
 
 def _write(path: str, value: str) -> None:
@@ -150,6 +157,10 @@ class CgroupV1:
     def __init__(self, mounts: dict[str, str], prefix: str) -> None:
         self.missing = [name for name in WANTED if name not in mounts]
         self._trees = {name: f"{mount}/{prefix}" for name, mount in mounts.items()}
+        self._prefix = prefix
+
+    def path(self, group: str) -> str:
+        return f"/{self._prefix}/{group}"
 
     def _at(self, controller: str, group: str) -> str:
         return f"{self._trees[controller]}/{group}"
@@ -171,8 +182,24 @@ class CgroupV1:
             _write(f"{at}/memory.limit_in_bytes", str(memory))
             if os.path.exists(f"{at}/memory.memsw.limit_in_bytes"):
                 _write(f"{at}/memory.memsw.limit_in_bytes", str(memory))
+            else:
+                # A kernel that does not count swap for each group: nothing of this one is swapped, or the limit would not hold.
+                _write_if_there(f"{at}/memory.swappiness", "0")
         if pids and "pids" in self._trees:
             _write(f"{self._at('pids', group)}/pids.max", str(pids))
+
+    def update(self, group: str, cpu: int, shares: int, memory: int) -> None:
+        if "cpu" in self._trees:
+            at = self._at("cpu", group)
+            _write(f"{at}/cpu.shares", str(shares_of(shares)))
+            _write(f"{at}/cpu.cfs_quota_us", str(max(1000, cpu * _PERIOD // 1000) if cpu else -1))
+        if "memory" in self._trees:
+            at = self._at("memory", group)
+            files = [f"{at}/memory.limit_in_bytes", f"{at}/memory.memsw.limit_in_bytes"]
+            wanted, now = memory or _UNLIMITED, _number(files[0])
+            # The limit without swap may never be above the one with it.
+            for path in files if wanted < now else reversed(files):
+                _write_if_there(path, str(memory or -1))
 
     def open_for_joining(self, group: str) -> list[int]:
         # `tasks`, not `cgroup.procs`: a thread that moves itself needs no lock on all forks of the machine, which costs
@@ -229,7 +256,9 @@ class CgroupV1:
 class CgroupV2:
     version = 2
 
-    def __init__(self, mount: str, prefix: str) -> None:
+    def __init__(self, mount: str, prefix: str, top: str = "") -> None:
+        """`mount`: where to begin; `top`: where the hierarchy is mounted, if that is above."""
+        self._top = top or mount
         self._tree = mount
         for part in (p for p in prefix.split("/") if p):
             _delegate(self._tree)
@@ -241,6 +270,9 @@ class CgroupV2:
 
     def _at(self, group: str) -> str:
         return f"{self._tree}/{group}"
+
+    def path(self, group: str) -> str:
+        return self._at(group)[len(self._top) :]
 
     def exists(self, group: str) -> bool:
         return os.path.isdir(self._at(group))
@@ -264,6 +296,15 @@ class CgroupV2:
             _write_if_there(f"{at}/memory.oom.group", "1")
         if pids and "pids" not in self.missing:
             _write(f"{at}/pids.max", str(pids))
+
+    def update(self, group: str, cpu: int, shares: int, memory: int) -> None:
+        at = self._at(group)
+        if "cpu" not in self.missing:
+            _write(f"{at}/cpu.weight", str(weight_of(shares)))
+            _write(f"{at}/cpu.max", f"{max(1000, cpu * _PERIOD // 1000) if cpu else 'max'} {_PERIOD}")
+        if "memory" not in self.missing:
+            _write(f"{at}/memory.max", str(memory or "max"))
+            _write_if_there(f"{at}/memory.swap.max", "0" if memory else "max")
 
     def open_for_joining(self, group: str) -> list[int]:
         return [os.open(f"{self._at(group)}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)]
@@ -339,7 +380,7 @@ def detect(prefix: str) -> Cgroups | None:
         if v2:
             for start in dict.fromkeys((v2, v2 + _own_group())):
                 if os.access(start, os.W_OK):
-                    found = CgroupV2(start, prefix)
+                    found = CgroupV2(start, prefix, v2)
                     if "memory" not in found.missing or "pids" not in found.missing:
                         return found
     except OSError:
