@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# As many as cores: tests of whole networks measure nothing, but more workers make them wait for each other.
-JOBS ?= $(shell nproc)
+JOBS ?= $(shell scripts/test-workers)
+# The tests start hundreds of processes: without stored bytecode each of them compiles Coterie again.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo psi secretflow hashes sbom protos fuzz test test-user lint types unit conformance kubernetes bench clean help
+.PHONY: setup kubectl servers runtimes demo psi secretflow psi-or-skip secretflow-or-skip hashes sbom protos fuzz
+.PHONY: test test-user prepare lint types collect unit kubernetes slurm gpu bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -17,9 +19,15 @@ $(STAMP): pyproject.toml requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
-setup: $(STAMP)  ## create the virtual environment, install what is pinned, get kubectl, servers and container runtimes for the tests
+setup: $(STAMP) kubectl servers runtimes  ## create the virtual environment, install what is pinned, get kubectl, servers and container runtimes for the tests
+
+kubectl:
 	@scripts/get-kubectl
+
+servers: runtimes  # both read the lists of packages, which get-runtimes updates
 	@scripts/get-servers
+
+runtimes:
 	@scripts/get-runtimes
 
 demo: $(STAMP)  ## two organisations find their common customers; installs the engine for it the first time
@@ -53,9 +61,21 @@ unit: $(STAMP)  ## fast tests only
 fuzz: $(STAMP)  ## property tests with examples that were not tried before
 	COTERIE_FUZZ=random $(BIN)/pytest -q -n $(JOBS) $$(grep -rl 'from hypothesis import' tests --include='test_*.py')
 
-test: setup lint types  ## lint, types, layers and all tests
-	@timeout 120 $(BIN)/python -m coterie.cli.psi_environment || echo 'The tests that need the environment of the PSI engine are skipped.'
-	@timeout 180 $(BIN)/python -m coterie.cli.engine_environment secretflow || echo 'The tests that need SecretFlow are skipped.'
+collect: $(STAMP)  # finds what cannot be imported before minutes pass, and stores the tests' bytecode for all workers
+	@$(BIN)/pytest -qq --collect-only >$(VENV)/collected.txt || { sed -n '/ ERRORS /,$$p' $(VENV)/collected.txt; exit 1; }
+
+psi-or-skip: $(STAMP)
+	@timeout 300 $(BIN)/python -m coterie.cli.psi_environment || echo 'The tests that need the environment of the PSI engine are skipped.'
+
+secretflow-or-skip: $(STAMP)
+	@timeout 300 $(BIN)/python -m coterie.cli.engine_environment secretflow || echo 'The tests that need SecretFlow are skipped.'
+
+# Side by side: most of it waits for downloads while mypy computes. A step that fails stops `make test` with its output.
+prepare: lint types collect setup psi-or-skip secretflow-or-skip
+
+test:  ## lint, types, layers and all tests
+	@echo 'Installing what the tests need, checking format, types and imports: one to three minutes ...'
+	@$(MAKE) --no-print-directory -j 8 --output-sync=target prepare
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup
 
 # What depends on who runs it: pods, networks, and jobs from end to end.
@@ -63,17 +83,21 @@ USER_TESTS := $(addprefix tests/kube/agent/runp/test_runp_,network.py users.py i
   $(addprefix tests/e2e/test_e2e_,network_readme.py not_fenced.py serving.py secretflow.py) \
   $(addprefix tests/faults/test_attack_pod_,files.py network.py identity.py)
 
-test-user: $(STAMP)  ## the tests of pods and networks; as an ordinary user they take another way than as root
-	@timeout 120 $(BIN)/python -m coterie.cli.psi_environment || echo 'The tests that need the environment of the PSI engine are skipped.'
-	@timeout 180 $(BIN)/python -m coterie.cli.engine_environment secretflow || echo 'The tests that need SecretFlow are skipped.'
+test-user: $(STAMP) psi-or-skip secretflow-or-skip  ## the tests of pods and networks; as an ordinary user they take another way than as root
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup $(USER_TESTS)
 
 kubernetes: setup  ## kube-controller-manager and kube-scheduler of Kubernetes against our API server (builds them with Go)
 	@scripts/get-kubernetes
 	COTERIE_REAL_KUBERNETES=1 $(BIN)/pytest -q tests/real_kubernetes
 
+slurm: setup  ## GPU jobs on a real Slurm: faults, node loss, fifty jobs at once (minutes)
+	COTERIE_SLURM=1 $(BIN)/pytest -q --timeout 300 tests/gpujobs
+
+gpu:  ## tests of GPUs, as root on a machine that has one; packages come from .gpu-wheels (scripts/get-gpu-wheels)
+	@tests/gpu/run
+
 bench: $(STAMP)  ## measure; prints the table that docs/benchmarks.md keeps
 	$(BIN)/python -m benchmarks.run
 
 clean:  ## remove what make made
-	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .tools .gpu-wheels .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -3,6 +3,9 @@
 Tests that share an expensive server carry `xdist_group`. `--dist loadgroup` reads groups from the ends of test ids, where
 pytest-xdist 3.8 no longer manages to write them (pytest 9.2 keeps ids elsewhere): every worker would start every server.
 So the groups are told by a rule over ids here, and a mark that disagrees with it is refused.
+
+All other tests are grouped by file, so that what a file's tests share is made once, and not once for each worker. What takes
+longest starts first (`_SECONDS`): nothing long is left for the end, when the other workers have nothing to do.
 """
 
 from __future__ import annotations
@@ -46,31 +49,65 @@ _GROUPS = (
     (re.compile(r"tests/e2e/test_e2e_(network(_readme)?|not_fenced|plain_workloads)\.py::"), "e2e-network"),
     (re.compile(r"tests/e2e/test_e2e_services\.py::"), "e2e-services"),
     (re.compile(r"tests/e2e/test_e2e_webhooks\.py::"), "e2e-webhooks"),
+    (re.compile(r"tests/e2e/test_e2e_containerd\.py::"), "e2e-containerd"),
     (re.compile(r"tests/e2e/test_e2e_joined\.py::"), "e2e-joined"),
     (re.compile(r"tests/e2e/test_e2e_lite_machines\.py::"), "e2e-lite-machines"),
     (re.compile(r"tests/e2e/"), "e2e-autonomy"),
     (re.compile(r"tests/conformance/test_kubectl\.py::test_chapter\[([\d.]+)-"), r"kubectl-\1"),
     # These tests look for leftovers of a pod over the whole machine, and give their pods the same uid.
     (re.compile(r"tests/kube/agent/runp/"), "runp"),
+    (re.compile(r"tests/kube/agent/cri/"), "cri"),
     (re.compile(r"tests/faults/test_(faults|crash)_apiserver\.py::"), r"\1"),
     (re.compile(r"tests/kuscia/kusciaapi/test_kusciaapi_fuzz\.py::"), "kusciaapi-fuzz"),
     (re.compile(r"tests/kuscia/datamesh/test_datamesh_sources\.py::Test(MariaDB|PostgreSQL|S3)::"), r"sources-\1"),
 )
+# Roughly, for what takes longer than half a minute; what is missing here starts after these, in the order of files.
+_SECONDS = {
+    "e2e-machines": 300,
+    "fault-jobs": 280,
+    "e2e-autonomy": 260,
+    "e2e-jobs": 200,
+    "runp": 200,
+    "attack-pods": 180,
+    "kubectl": 150,
+    "e2e-joined": 150,
+    "e2e-lite-machines": 150,
+    "mesh": 120,
+    "e2e-network": 100,
+    "crash": 100,
+    "faults": 100,
+    "kusciaapi-fuzz": 90,
+    "e2e-nodes": 90,
+    "e2e-links": 80,
+    "e2e-services": 60,
+    "e2e-secretflow": 60,
+    "tests/cli/test_cli_node.py": 60,
+    "tests/benchmarks/test_bench_smoke.py": 45,
+    "tests/cli/test_cli_up.py": 40,
+    "tests/conformance/test_guests.py": 40,
+}
 
 
 def group_of(nodeid: str) -> str:
-    """The group of a test; its own id when it has none."""
+    """The group of a test: what the rules say, or its file."""
     for pattern, group in _GROUPS:
-        match = pattern.search(nodeid)
+        match = pattern.match(nodeid)
         if match:
             return match.expand(group)
-    return nodeid
+    return nodeid.partition("::")[0]
+
+
+def seconds_of(nodeid: str) -> int:
+    """How long the group of a test takes, roughly; 0 when it is short."""
+    group = group_of(nodeid)
+    return _SECONDS.get("kubectl" if group.startswith("kubectl-") else group, 0)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     if config.getvalue("dist") != "loadgroup":
         return None
+    config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
     return _scheduler()(config, log)
 
 
@@ -98,8 +135,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The marks say who belongs together, the rule must agree."""
+    """The marks say who belongs together, the rule must agree. Side by side, what takes longest starts first."""
     for item in items:
         mark = item.get_closest_marker("xdist_group")
         if mark is not None and group_of(item.nodeid) != mark.args[0]:
             raise pytest.UsageError(f"{item.nodeid}: is marked as of group {mark.args[0]}; tell tests/conftest.py")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: -seconds_of(item.nodeid))

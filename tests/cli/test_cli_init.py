@@ -133,7 +133,9 @@ def test_a_node_that_joins_with_a_file_brings_no_key(cli):
         pytest.param((*MASTER, "-e", "mysql://u:pw@h/d"), "--datastore-endpoint: this version", id="datastore"),
         pytest.param((*MASTER, "-p", "SSL"), "--protocol: must be one of", id="protocol"),
         pytest.param((*MASTER, "-l", "LOUD"), "--log-level: must be one of", id="log-level"),
-        pytest.param(("--mode", "autonomy", "-d", "a", "-r", "runc"), "--runtime: this version has runp", id="runtime"),
+        pytest.param(
+            ("--mode", "autonomy", "-d", "a", "-r", "runk"), "--runtime: this version cannot run pods in", id="runtime"
+        ),
         pytest.param(("--mode", "master"), "both --mode and --domain are needed", id="no-domain"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +19,10 @@ from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.cli.app import App
-from coterie.cli.commands import demo, node_add
+from coterie.cli.commands import demo, node_add, node_describe
 from coterie.cli.commands import kubectl as kubectl_command
 from coterie.cli.nodes import drain
+from coterie.kube.api.labels import RUNTIME_HANDLERS
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.kubeconfig import ClusterConnection
@@ -304,6 +306,45 @@ def test_drain_evicts_and_waits_for_budgets(live, server):
     document = json.loads(told.out)
     assert (document["node"], document["drained"], len(document["evicted"])) == (node, True, 1)
     live("delete", "node", node)
+
+
+def test_describe_tells_what_runs_containers(live):
+    name = f"described-{os.getpid()}"
+    about = {
+        "handlers": [
+            {"name": "runp", "available": True, "version": "1.2"},
+            {"name": "gvisor", "available": False, "why": "runsc is not installed; install it"},
+        ],
+        "limitations": ["Landlock is not used."],
+    }
+    notes = {"coterie.io/runtime": json.dumps(about)}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": notes}}
+    assert live("apply", "-f", "-", stdin=json.dumps(node)).code == 0
+    found = live("node", "describe", name)
+    assert found.code == 0, found.err
+    for words in (
+        r"runp +1\.2 +3 ms +0 +namespaces",
+        r"gvisor: +runsc is not installed; install it",
+        r"Missing walls and limits:\n +Landlock is not used\.",
+    ):
+        assert re.search(words, found.out), found.out
+    document = json.loads(live("node", "describe", name, "-o", "json").out)
+    assert document["handlers"][1] | {"wall": ""} == {
+        **about["handlers"][1],
+        "version": "",
+        "startMedian": "135 ms",
+        "memoryPerPod": "40 MB",
+        "wall": "",
+    }
+    assert live("node", "describe", "nowhere").code == 1
+    assert live("delete", "node", name).code == 0
+
+
+def test_costs_are_those_of_the_guide():
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "sandboxes.md").read_text()
+    for name, cost in node_describe.COSTS.items():
+        assert f"| `{name}` | {cost.wall} | {cost.start} | {cost.memory} |" in page
+    assert tuple(node_describe.COSTS) == RUNTIME_HANDLERS
 
 
 def test_drain_of_a_node_that_is_not_there(live):

@@ -63,6 +63,7 @@ class Kubectl:
             "KUBECACHEDIR": str(home / "cache"),
             "KUBECONFIG": str(kubeconfig),
             "TZ": "UTC",
+            "GOGC": "off",  # it ends before collecting garbage pays
         }
         # Older ones know no variable for their cache and keep it below HOME.
         (home / ".kube").mkdir(parents=True, exist_ok=True)

@@ -192,9 +192,15 @@ def test_a_pod_with_an_ephemeral_volume_and_a_runtime_class(autonomy: Cluster) -
     until("its files are gone", lambda: not directory.exists())
     autonomy.apply(pod("other", container(script="sleep 1000"), runtimeClassName="theirs"))
     failed = autonomy.phase("other", "Failed")
-    assert 'the handler "kata" of RuntimeClass "theirs" is not supported' in failed["status"]["message"]
+    assert 'the handler "kata" of RuntimeClass "theirs" is not available' in failed["status"]["message"]
     autonomy.do("delete pod other")
     autonomy.do("delete runtimeclass ours theirs")
+    # A class of ours that no node has: the pod waits, and says for what.
+    autonomy.apply(pod("waits", container(script="sleep 1000"), runtimeClassName="kata"))
+    until("it says why", lambda: "no runtime handler" in autonomy.do("get pod waits -o jsonpath={.status.conditions}"))
+    autonomy.do("delete pod waits")
+    has = autonomy.do("get nodes -o jsonpath={.items[0].status.runtimeHandlers[*].name}").split()
+    assert has[0] == "runp" and "kata" not in has
 
 
 def _replaced(cluster: Cluster, name: str, uid: str) -> bool:

@@ -30,8 +30,8 @@ def test_each_part_is_built_after_those_it_needs() -> None:
 @pytest.mark.parametrize(
     ("document", "expected"),
     [
-        ({"mode": "master"}, ["control-plane", "gateway", "dns", "kusciaapi"]),
-        ({"mode": "master", **OFF}, ["control-plane"]),
+        ({"mode": "master"}, ["control-plane", "gateway", "dns", "kusciaapi", "metrics"]),
+        ({"mode": "master", **OFF}, ["control-plane", "metrics"]),
         (
             {"mode": "autonomy"},
             [
@@ -45,11 +45,12 @@ def test_each_part_is_built_after_those_it_needs() -> None:
                 "policies",
                 "services",
                 "agent",
+                "metrics",
             ],
         ),
         (
             {"mode": "lite", "join": "/nowhere/node.yaml"},
-            ["join", "pod-network", "dns", "overlay", "policies", "services", "agent"],
+            ["join", "pod-network", "dns", "overlay", "policies", "services", "agent", "metrics"],
         ),
     ],
     ids=["master", "bare-master", "autonomy", "joined-lite"],

@@ -78,9 +78,17 @@ _JOB_ACTIONS = (
     Command("job approve", "accept or reject a job of a partner", _JOBS, "NAME [--reject] [options]"),
     Command("job rm", "delete jobs", _JOBS, "NAME... [--force]", also=("delete",)),
 )
+_GPU_JOB_ACTIONS = (
+    Command("gpujob run", "run a program on GPUs and follow it until it ends", _JOBS, "NAME [options] [-- COMMAND...]"),
+    Command("gpujob ls", "list GPU jobs", _JOBS, "[options]", also=("list",)),
+    Command("gpujob logs", "print the output of a GPU job", _JOBS, "NAME [-f]"),
+    Command("gpujob get", "download the files that a GPU job made", _JOBS, "NAME [--to DIR]"),
+    Command("gpujob cancel", "end GPU jobs", _JOBS, "NAME..."),
+)
 _NODE_ACTIONS = (
     Command("node add", "register a machine and write its join file", _NODE, "NAME --address IP [-o FILE] [options]"),
     Command("node join", "make this machine a node", _NODE, "[FILE|-] [options]"),
+    Command("node describe", "show what runs its containers, and which walls are missing", _NODE, "NODE [-o FORMAT]"),
     Command("node drain", "move the pods of a node to other nodes", _NODE, "NODE [options]"),
     Command("node delete", "give up a machine that will not come back", _NODE, "NODE [--force]"),
     Command("node leave", "drain and stop the node of this machine", _NODE, "[options]"),
@@ -110,6 +118,7 @@ COMMANDS = (
     Command("version", "show the client and server version", _NODE, "[--client] [-o FORMAT]"),
     Command("api", "print the OpenAPI document of KusciaAPI", _NODE, "openapi [-o FORMAT] [--file FILE]"),
     Command("job", "run, watch and control jobs", _JOBS, "ACTION [options]", actions=_JOB_ACTIONS),
+    Command("gpujob", "run programs on GPUs, as pods or on Slurm", _JOBS, "ACTION [options]", actions=_GPU_JOB_ACTIONS),
     Command("data", "register tables and grant access to them", _JOBS, "ls|add|show|head|grant|revoke|uses [options]"),
     Command("engine", "manage the engines that tasks can use", _JOBS, "ls|add|rm [FILE|NAME...] [options]"),
     Command("get", "list objects", _OBJECTS, "TYPE[,TYPE...] [NAME...] | TYPE/NAME... [options]"),

@@ -168,6 +168,7 @@ def document(
     if place.address == _SHARED:
         # Only one of several nodes could have port 53 there, and resolver files know no other.
         out["dns"] = {"enabled": False}
+        out["metrics"] = {"port": 0}
     return out
 
 

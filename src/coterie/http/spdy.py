@@ -1,4 +1,4 @@
-"""The server's half of SPDY/3.1 as Kubernetes clients use it: the client opens streams, both sides send data on them.
+"""SPDY/3.1 as Kubernetes uses it: the client opens streams, both sides send data on them.
 
 Header blocks are compressed with zlib from a preset dictionary. The clients' library sends no WINDOW_UPDATE frames and
 heeds none, so flow control is left to the connection below.
@@ -173,3 +173,18 @@ class SpdySession:
 
     def forget(self, number: int) -> None:
         self._streams.pop(number, None)
+
+
+class SpdyClient(SpdySession):
+    """The client's half: it opens the streams."""
+
+    _next = 1
+
+    def open_stream(self, headers: dict[str, str]) -> SpdyStream:
+        number, self._next = self._next, self._next + 2
+        stream = self._streams[number] = SpdyStream(self, number, headers)
+        pairs = [text.encode() for pair in headers.items() for text in pair]
+        block = len(headers).to_bytes(4, "big") + b"".join(len(text).to_bytes(4, "big") + text for text in pairs)
+        packed = self._deflate.compress(block) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
+        self._control(_SYN_STREAM, number.to_bytes(4, "big") + bytes(6) + packed)
+        return stream

@@ -14,6 +14,8 @@ from coterie.base.clock import VirtualClock
 from coterie.base.paths import DomainPaths
 from coterie.http.messages import UserInfo
 from coterie.kube.agent.agent import Agent, make
+from coterie.kube.agent.devices.manager import DeviceManager
+from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.runtimes.fake import HOST_IMAGE, FakeMachine, FakeRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodSettings
 from coterie.kube.api.errors import NotFound
@@ -70,6 +72,9 @@ class World:
         self.store = MemoryStore()
         self.agent: Agent | None = None
         self.engines = EngineSettings("alice")
+        self.images: NodeImages | None = None
+        self.devices: Callable[[], DeviceManager] | None = None
+        """Makes the devices of each agent; None: the machine's, of which there are none."""
         self.settings = AgentSettings(
             node_name="node-1",
             paths=DomainPaths(root / "alice"),
@@ -111,7 +116,16 @@ class World:
         self.runtime = FakeRuntime(self.machine)
         issuer = EngineCertificateIssuer(DomainAuthority(self.settings.paths), "alice", self.clock)
         plugin = EnginePlugin(self.engines, issuer, NoConfigStore())
-        self.agent = make(self.client, self.informers, self.runtime, self.settings, self.clock, plugins=[plugin])
+        self.agent = make(
+            self.client,
+            self.informers,
+            self.runtime,
+            self.settings,
+            self.clock,
+            plugins=[plugin],
+            devices=self.devices() if self.devices is not None else None,
+            images=self.images,
+        )
         self.manager = Manager([[self.informers], *self.agent.groups], clock=self.clock)
         self._task = asyncio.create_task(self.manager.run())
 

@@ -36,6 +36,8 @@ CRI_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(?:Z|[+-]\d\d:\d\d) (
 class Harness(Protocol):
     root: Path
     image: str
+    handler: str
+    """What runs the containers of the suite's pods."""
     runtime: PodRuntime
     """Opened."""
 
@@ -58,6 +60,7 @@ def sandbox(harness: Harness, uid: str = "uid-1", name: str = "pod-1") -> PodSan
         directory=harness.root / "pods" / uid,
         hosts="127.0.0.1 localhost\n",
         resolv_conf="nameserver 127.0.0.1\n",
+        handler=harness.handler,
     )
 
 

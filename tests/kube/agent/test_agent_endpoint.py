@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.exposition import Family
 from coterie.base.tasks import TaskOwner
 from coterie.http.messages import Peer, Request, Response, UserInfo
 from coterie.http.spdy import DICTIONARY, SpdySession
@@ -114,6 +115,19 @@ async def answer(
 )
 async def test_only_the_control_plane_may_ask(endpoint: AgentEndpoint, peer: Peer, code: int) -> None:
     assert (await answer(endpoint, "/stats/summary", peer=peer)).status == code
+
+
+@pytest.mark.parametrize(("peer", "code"), [(Peer("x"), 401), (SERVER, 200)])
+async def test_measurements_of_gpus(endpoint: AgentEndpoint, peer: Peer, code: int) -> None:
+    class Devices:
+        async def families(self) -> list[Family]:
+            return [Family("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", "gauge", [('gpu="0"', 87.0)])]
+
+    endpoint._devices = Devices()  # type: ignore[assignment]
+    found = await answer(endpoint, "/metrics/dcgm", peer=peer)
+    assert found.status == code
+    if code == 200:
+        assert b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 87' in found.body
 
 
 async def test_health_needs_no_certificate(endpoint: AgentEndpoint) -> None:

@@ -25,6 +25,7 @@ from coterie.kube.agent.runtimes.fake_script import (
 
 class FakeHarness:
     image = HOST_IMAGE
+    handler = "runp"
 
     def __init__(self, root: Path) -> None:
         self.root = root

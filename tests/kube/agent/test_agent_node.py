@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,18 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.kube.agent.node.capacity import allocatable, capacity
 from coterie.kube.agent.node.conditions import conditions, readings
-from coterie.kube.agent.node.description import NameTaken, check_name, new_node, wanted_taints
+from coterie.kube.agent.node.description import (
+    NameTaken,
+    NodeRuntime,
+    check_name,
+    new_node,
+    stale_labels,
+    static_status,
+    wanted_taints,
+)
 from coterie.kube.agent.node.facts import MachineFacts, MachineUsage, measure_machine, measure_usage
 from coterie.kube.agent.plugin import NodeAdditions
+from coterie.kube.agent.runtimes.protocol import RuntimeHandler
 from coterie.kube.agent.settings import (
     GIB,
     MIB,
@@ -35,6 +45,11 @@ FACTS = MachineFacts(
     machine_id="m1", system_uuid="s1", boot_id="b1", kernel="6.1", os_image="Linux", architecture="amd64",
 )  # fmt: skip
 USAGE = MachineUsage(1 * GIB, 8 * GIB, 100 * GIB, 50 * GIB, 1_000_000, 500_000, 100, 4_000_000)
+RUNTIME = NodeRuntime(
+    "runp",
+    (RuntimeHandler("runp", True, version="1"), RuntimeHandler("kata", False, why="there is no /dev/kvm")),
+    ("Landlock is not used.",),
+)
 SETTINGS = AgentSettings("node-1", DomainPaths(Path("/nowhere")))
 
 
@@ -162,12 +177,24 @@ OTHER: Object = {"key": "dedicated", "value": "v1", "effect": "NoSchedule"}
 
 
 def test_labels_and_taint_can_be_set() -> None:
-    made = new_node(SETTINGS, FACTS, ADDITIONS)
+    made = new_node(SETTINGS, FACTS, ADDITIONS, RUNTIME)
     assert "taints" not in made["spec"] and COTERIE_POD_NAMESPACE not in made["metadata"]["labels"]
     settings = replace(SETTINGS, node=NodeObjectSettings(labels={"zone": "z"}), pods=PodSettings(namespace="a"))
-    made = new_node(settings, FACTS, additions(taint=True))
+    made = new_node(settings, FACTS, additions(taint=True), RUNTIME)
     assert made["metadata"]["labels"]["zone"] == "z" and made["spec"]["taints"] == [TAINT]
     assert made["metadata"]["labels"][COTERIE_POD_NAMESPACE] == "a"
+
+
+def test_a_node_says_which_runtime_handlers_it_has() -> None:
+    made = new_node(SETTINGS, FACTS, ADDITIONS, RUNTIME)["metadata"]
+    found = {key: value for key, value in made["labels"].items() if key.startswith("coterie.io/runtime.")}
+    assert found == {"coterie.io/runtime.runp": "true"}
+    about = json.loads(made["annotations"]["coterie.io/runtime"])
+    assert [each["name"] for each in about["handlers"]] == ["runp", "kata"]
+    assert about["handlers"][1]["why"] == "there is no /dev/kvm" and about["limitations"] == ["Landlock is not used."]
+    assert static_status(SETTINGS, FACTS, RUNTIME)["runtimeHandlers"] == [{"name": "runp"}]
+    known = {**made["labels"], "coterie.io/runtime.kata": "true", "zone": "z"}
+    assert stale_labels(known, made["labels"]) == {"coterie.io/runtime.kata": None}
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,15 @@ import pytest
 
 from coterie.kube.agent.pods.containers import security_of
 from coterie.kube.agent.pods.downward import NoSuchConfig
-from coterie.kube.agent.pods.security_context import refused_container, refused_pod, sysctls_of
+from coterie.kube.agent.pods.security_context import handler_of, refused_container, refused_pod, sysctls_of
+from coterie.kube.agent.runtimes.protocol import RuntimeHandler
 from coterie.kube.agent.settings import PodSettings
+
+HANDLERS = (
+    RuntimeHandler("runp", True),
+    RuntimeHandler("runc", True),
+    RuntimeHandler("gvisor", False, why="runsc is not installed"),
+)
 
 
 def pod(**spec: Any) -> dict[str, Any]:
@@ -55,17 +62,30 @@ def context(**fields: Any) -> dict[str, Any]:
     ],
 )
 def test_pods_that_are_refused(asked: dict[str, Any], reason: str, word: str) -> None:
-    found = refused_pod(asked)
+    found = refused_pod(asked, HANDLERS, "runp")
     assert found is not None and found[0] == reason and word in found[1]
 
 
-def test_a_runtime_class_with_our_handler_is_taken() -> None:
+def test_only_handlers_that_the_node_lacks_are_refused() -> None:
     asked = pod(runtimeClassName="small")
-    asked["metadata"]["annotations"] = {"coterie.io/runtime-handler": "runp"}
-    assert refused_pod(asked) is None
-    asked["metadata"]["annotations"] = {"coterie.io/runtime-handler": "kata"}
-    why = 'runtimeClassName: the handler "kata" of RuntimeClass "small" is not supported by this node: it has "runp"'
-    assert refused_pod(asked) == ("NotAdmitted", why)
+    for handler in ("runp", "runc"):
+        asked["metadata"]["annotations"] = {"coterie.io/runtime-handler": handler}
+        assert refused_pod(asked, HANDLERS, "runp") is None
+        assert handler_of(asked, "crun") == handler
+    for handler, why in (("kata", ""), ("gvisor", ": runsc is not installed")):
+        asked["metadata"]["annotations"] = {"coterie.io/runtime-handler": handler}
+        expected = (
+            f'runtimeClassName: the handler "{handler}" of RuntimeClass "small" is not available on this node, '
+            f"which has runp, runc{why}"
+        )
+        assert refused_pod(asked, HANDLERS, "runp") == ("NotAdmitted", expected)
+
+
+def test_pods_without_a_class_get_the_default_handler() -> None:
+    assert handler_of(pod(), "runc") == "runc"
+    assert refused_pod(pod(), HANDLERS, "runc") is None
+    found = refused_pod(pod(), HANDLERS, "gvisor")
+    assert found is not None and 'the handler "gvisor" is not available' in found[1]
 
 
 def test_pods_that_are_not() -> None:
@@ -77,7 +97,7 @@ def test_pods_that_are_not() -> None:
         appArmorProfile={"type": "Unconfined"},
         sysctls=[{"name": "net.ipv4.tcp_keepalive_time", "value": "77"}],
     )
-    assert refused_pod(asked) is None
+    assert refused_pod(asked, HANDLERS, "runp") is None
     assert sysctls_of(asked) == {"net.ipv4.tcp_keepalive_time": "77"}
 
 

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from coterie.kube.apiserver.metrics import Metrics, number
+from coterie.base.exposition import number
+from coterie.kube.apiserver.metrics import Metrics
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,26 @@ async def test_nobody_chooses_a_handler_without_a_class(api: Api) -> None:
     assert HANDLER not in (await api.post(PODS, body))["metadata"].get("annotations", {})
 
 
+async def test_nobody_changes_the_handler_of_a_pod(api: Api) -> None:
+    body = pod("p", runtimeClassName="gvisor")
+    made = await api.post(PODS, body)
+    assert made["metadata"]["annotations"][HANDLER] == "gvisor"
+    for value in ("runp", None):
+        patched = await api.patch(f"{PODS}/p", {"metadata": {"annotations": {HANDLER: value, "a": "b"}}})
+        assert patched["metadata"]["annotations"] == {HANDLER: "gvisor", "a": "b"}
+    made = await api.post(PODS, pod("q"))
+    patched = await api.patch(f"{PODS}/q", {"metadata": {"annotations": {HANDLER: "runc"}}})
+    assert HANDLER not in patched["metadata"].get("annotations", {})
+
+
+async def test_there_is_a_class_for_each_handler(api: Api) -> None:
+    found = {each["metadata"]["name"]: each for each in (await api.get(CLASSES))["items"]}
+    assert set(found) == {"runp", "bubblewrap", "runc", "crun", "gvisor", "kata"}
+    made = await api.post(PODS, pod("p", runtimeClassName="gvisor"))
+    assert made["spec"]["nodeSelector"] == {"coterie.io/runtime.gvisor": "true"}
+    assert made["spec"]["overhead"] == {"memory": "48Mi"}
+
+
 async def test_a_handler_stays_and_an_update_names_its_version(api: Api) -> None:
     made = await api.post(CLASSES, runtime_class("small"))
     changed = await api.refused(422, "PUT", f"{CLASSES}/small", {**made, "handler": "other"})

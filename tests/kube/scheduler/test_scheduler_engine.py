@@ -247,6 +247,29 @@ def test_a_gang_is_reserved_marked_and_bound() -> None:
     assert bench.engine.next_due() is None and not bench.engine.holding()
 
 
+def test_a_gang_holds_its_gpus_until_all_domains_have_theirs() -> None:
+    gpu = {"nvidia.com/gpu": 1}
+    bench = Bench(node("n", "8", **{"nvidia.com/gpu": 2}))
+    bench.engine.task_seen(task("t", least=2))
+    bench.see(*(gang_pod(f"t-{i}", "t", requests=gpu) for i in range(2)))
+    assert bench.run() == [MarkReserved(ObjectKey("alice", "t"))]
+    bench.see(pod("other", "1", requests=gpu))
+    effects = bench.run()
+    assert names(effects, Bind) == [] and "Insufficient nvidia.com/gpu" in messages(effects)["other"]
+    bench.engine.task_seen(task("t", "Schedulable", least=2))
+    assert sorted(bench.bind_all(bench.run())) == ["t-0", "t-1"]
+
+
+def test_a_gang_waits_while_a_gpu_is_unhealthy() -> None:
+    gpu = {"nvidia.com/gpu": 1}
+    bench = Bench(node("n", "8", **{"nvidia.com/gpu": 1}))
+    bench.engine.task_seen(task("t", least=2))
+    bench.see(*(gang_pod(f"t-{i}", "t", requests=gpu) for i in range(2)))
+    assert not [each for each in bench.run() if isinstance(each, MarkReserved)]
+    bench.engine.node_seen(node("n", "8", **{"nvidia.com/gpu": 2}))
+    assert MarkReserved(ObjectKey("alice", "t")) in bench.run()
+
+
 @pytest.mark.parametrize(
     ("seen", "message"),
     [

@@ -68,6 +68,12 @@ TAINT = {"key": "k", "value": "v", "effect": "NoSchedule"}
         pytest.param(node("n"), facts("p", node="m"), filters.WRONG_NAME, id="other-name"),
         pytest.param(node("n"), facts("p", nodeSelector={"disk": "ssd"}), filters.NOT_AFFINE, id="selector-missing"),
         pytest.param(
+            node("n"),
+            facts("p", nodeSelector={"coterie.io/runtime.kata": "true"}),
+            'node(s) had no runtime handler "kata"',
+            id="handler-missing",
+        ),
+        pytest.param(
             node("n", labels={"disk": "hdd"}), facts("p", nodeSelector={"disk": "ssd"}), filters.NOT_AFFINE, id="selector-other"
         ),
         pytest.param(node("n", labels={"disk": "ssd"}), facts("p", nodeSelector={"disk": "ssd"}), None, id="selector"),

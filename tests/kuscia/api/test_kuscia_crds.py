@@ -61,6 +61,23 @@ CATALOGUE: list[tuple[str, str, list[str], str, bool, list[tuple[str, str, str]]
         [("Data", "string", ".spec.domainDataID"), ("Initiator", "string", ".spec.initiator"), ("Job", "string", ".spec.job")],
     ),
     ("Dns", "dnses", [], "Namespaced", False, [("Host", "string", ".spec.host"), AGE]),
+    (
+        "GpuJob", "gpujobs", [], "Namespaced", True,
+        [
+            PHASE, ("Reason", "string", ".status.reason"), ("Backend", "string", ".status.backend"),
+            ("Cluster", "string", ".status.cluster"), ("SlurmJob", "string", ".status.slurmJobId"),
+            ("Pod", "string", ".status.podName"), ("Exit", "integer", ".status.exitCode"),
+            ("GPU-Seconds", "integer", ".status.gpuSeconds"), AGE,
+        ],
+    ),
+    (
+        "SlurmCluster", "slurmclusters", [], "Namespaced", True,
+        [
+            ("Host", "string", ".spec.ssh.host"), ("User", "string", ".spec.ssh.user"),
+            ("Reachable", "string", '.status.conditions[?(@.type=="Reachable")].status'),
+            ("Message", "string", '.status.conditions[?(@.type=="Reachable")].message'), AGE,
+        ],
+    ),
 ]  # fmt: skip
 NO_STATUS_AT_ALL = {"AppImage", "Dns", "DomainAppImage", "DomainDataRecord", "InteropConfig", "PartnerPolicy"}
 NO_SPEC = {"Gateway", "KusciaDeploymentSummary"}
@@ -102,7 +119,7 @@ def test_catalogue(
 ) -> None:
     crd = definitions[kind]
     assert (crd["apiVersion"], crd["kind"]) == ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-    group = "coterie.io" if kind == "Dns" else "kuscia.secretflow"
+    group = "coterie.io" if kind in ("Dns", "GpuJob", "SlurmCluster") else "kuscia.secretflow"
     assert crd["metadata"]["name"] == f"{plural}.{group}"
     spec = crd["spec"]
     assert spec["group"] == group

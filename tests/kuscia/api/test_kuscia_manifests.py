@@ -255,6 +255,28 @@ SAMPLES: dict[str, dict[str, Any]] = {
             },
         }
     },
+    "GpuJob": {
+        "spec": {
+            "backend": "Slurm",
+            "files": [{"configMap": {"name": "sources"}, "path": "src"}, {"upload": {"parts": 1, "sha256": "0" * 64}}],
+            "compile": {"sources": ["src/add.cu"], "output": "add", "compiler": "nvcc", "args": ["-O2"]},
+            "args": ["8"], "env": [{"name": "A", "value": "b"}], "gpus": 2, "cpus": 4, "memory": "8Gi", "timeLimitSeconds": 60,
+            "artifacts": ["out/*"], "slurm": {"clusters": ["one"], "partition": "dgx2", "modules": ["cuda/12.1"], "requeue": True},
+            "cancel": False, "ttlSecondsAfterFinished": 60,
+        },
+        "status": {
+            "phase": "Succeeded", "slurmJobId": "7", "nodeUID": "n", "cluster": "one", "exitCode": 0, "gpuSeconds": 12, "startTime": T,
+            "artifacts": [{"path": "out/a", "size": 1, "sha256": "0" * 64}],
+            "conditions": [{"type": "Unreachable", "status": "False", "lastTransitionTime": T}],
+        },
+    },
+    "SlurmCluster": {
+        "spec": {
+            "ssh": {"host": "login.example", "port": 22, "user": "alice", "hostKeys": ["ssh-ed25519 AAAA"], "secretName": "key"},
+            "directory": "jobs", "maxJobs": 10, "pollSeconds": 5,
+        },
+        "status": {"conditions": [{"type": "Reachable", "status": "True", "lastTransitionTime": T}]},
+    },
     "InteropConfig": {"spec": {"host": "alice", "members": ["bob"]}},
     "PartnerPolicy": {"spec": {"outside": "Refuse"}},
 }  # fmt: skip

@@ -226,6 +226,36 @@ def test_quota(used, more, words):
     assert (words in found) if words else found == ""
 
 
+def test_a_partner_has_no_gpus_unless_its_policy_gives_some():
+    one = usage_of([{"resources": {"limits": {"nvidia.com/gpu": "1"}}}], 1)
+    assert one.gpus == amount("1")
+    assert "may have 0 GPUs here at once, and this would make 1" in over_quota(quota_of(None), Usage(), one, "alice")
+    request = asked(work(usage=one))
+    assert decide(policy(), request, MONDAY_NOON).verdict is Verdict.ASK
+    assert decide(policy(outside=REFUSE), request, MONDAY_NOON).verdict is Verdict.REFUSE
+    given = policy(gpus=1)
+    assert decide(given, request, MONDAY_NOON).verdict is Verdict.ALLOW
+    assert over_quota(quota_of(given), Usage(), one, "alice") == ""
+    assert "1 GPUs here at once, and this would make 2" in over_quota(quota_of(given), one, one, "alice")
+    assert over_quota(quota_of(policy(gpus=1, quota=PartnerQuota(gpus=2))), one, one, "alice") == ""
+    two = asked(work(usage=one + one))
+    assert "asks for 2 GPUs, alice may have 1" in decide(given, two, MONDAY_NOON).sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "counted"),
+    [
+        ("nvidia.com/gpu", True),
+        ("nvidia.com/mig-1g.18gb", True),
+        ("amd.com/gpu", True),
+        ("nvidia.com/gpu.shared", False),
+        ("example.com/gpu", False),
+    ],
+)
+def test_which_resources_are_gpus(name, counted):
+    assert (usage_of([{"resources": {"limits": {name: "2"}}}], 3).gpus == 6 * amount("1")) is counted
+
+
 def test_usage_counts_the_greater_of_request_and_limit_of_each_container():
     containers = [
         {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "500m"}}},

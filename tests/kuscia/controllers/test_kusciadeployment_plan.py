@@ -126,6 +126,17 @@ ROWS: list[tuple[str, Callable[[], View], tuple[str, ...]]] = [
 ]
 
 
+def test_a_demanded_runtime_class_reaches_the_pods_and_replaces_them() -> None:
+    """Whatever the parties say: a class is not among what a partner may name."""
+    party = a_party("alice", template={"spec": {"runtimeClassName": "runp"}})
+    view = replace(marked(a_view(a_serving(party, "bob", initiator="bob"))), runtime_class="gvisor")
+    (body,) = (each.body for each in plan(view).ensure if each.kind is DEPLOYMENTS)
+    assert body["spec"]["template"]["spec"]["runtimeClassName"] == "gvisor"
+    assert shape(plan(replace(made(a_view()), runtime_class="gvisor"))) == ("ensure", "status")
+    (body,) = (each.body for each in plan(replace(view, runtime_class="")).ensure if each.kind is DEPLOYMENTS)
+    assert "runtimeClassName" not in body["spec"]["template"]["spec"]
+
+
 @pytest.mark.parametrize(("view", "parts"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_what_is_next(view: Callable[[], View], parts: tuple[str, ...]) -> None:
     assert shape(plan(view())) == parts

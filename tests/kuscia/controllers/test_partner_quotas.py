@@ -66,3 +66,11 @@ def test_domains_of_one_control_plane_share_its_policy_and_others_do_not() -> No
     assert at.claim("b", "lite2", Usage(tasks=1)) is not None
     assert at.claim("c", "carol", Usage(tasks=1)) is None
     assert (at.is_partner("lite1"), at.is_partner("own"), at.is_partner("unknown")) == (True, False, True)
+
+
+def test_a_runtime_class_is_demanded_of_partners_only() -> None:
+    at = quotas({}, {"lite1": "hq", "hq": "", "carol": ""})
+    at.policies.cache["hq"] = PartnerPolicy(  # type: ignore[index]
+        metadata=ObjectMeta(name="hq"), spec=PartnerPolicySpec(runtime_class="gvisor")
+    )
+    assert [at.runtime_class_of(name) for name in ("lite1", "hq", "carol", "own")] == ["gvisor", "gvisor", "", ""]

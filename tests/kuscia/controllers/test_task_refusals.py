@@ -12,8 +12,10 @@ from workload_world import QUOTA
 
 from coterie.kube.api import errors
 from coterie.kube.api.errors import ApiError
+from coterie.kube.api.labels import COTERIE_RUNTIME_HANDLER
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.transport import TransportRequest
+from coterie.kuscia.api.types.partner_policy import PARTNER_POLICIES
 
 CREATE_FAILED = "CreateResourceFailed"
 LIMIT_RANGE = Kind.dynamic(builtin("limitranges"))
@@ -149,6 +151,47 @@ async def test_what_is_refused_for_a_partner_does_not_speak_in_its_name() -> Non
         assert status["reason"] == CREATE_FAILED and "no such luck" in status["message"]
         assert not party(status, "bob").get("message") and party(status, "bob")["phase"] == "Pending"
         await w.until_clean()
+
+
+async def test_a_partner_cannot_choose_a_weaker_runtime_class() -> None:
+    """Neither in its party's template nor on the task, nor by the pod afterwards; and one that is missing runs nothing."""
+    async with job_world(partners=("alice",)) as w:
+        policy = {"metadata": {"name": "alice"}, "spec": {"appImages": ["*"], "runtimeClass": "gvisor"}}
+        await w.client.create(PARTNER_POLICIES.as_dynamic, policy)
+        await w.settle(2)
+        weaker = {COTERIE_RUNTIME_HANDLER: "runp"}
+        party = {
+            "domainID": "bob",
+            "appImageRef": "engine",
+            "template": {
+                "metadata": {"annotations": weaker},
+                "spec": {"runtimeClassName": "runp", "containers": [{"name": "main", "workingDir": "/"}]},
+            },
+        }
+        spec = {"initiator": "alice", "taskInputConfig": "{}", "parties": [party]}
+        meta = {"name": "t", "namespace": CROSS_DOMAIN, "annotations": {**weaker, "runtimeClassName": "runp"}}
+        await w.client.create(TASK, {"metadata": meta, "spec": spec})
+
+        async def there() -> bool:
+            return bool(await w.list(POD, "bob"))
+
+        await w.until(there, 20)
+        (pod,) = await w.list(POD, "bob")
+        assert pod["spec"]["runtimeClassName"] == "gvisor"
+        assert pod["metadata"]["annotations"][COTERIE_RUNTIME_HANDLER] == "gvisor"
+        changed = await w.client.patch(POD, pod["metadata"]["name"], "bob", {"metadata": {"annotations": weaker}})
+        assert changed["metadata"]["annotations"][COTERIE_RUNTIME_HANDLER] == "gvisor"
+        await w.client.patch(PARTNER_POLICIES.as_dynamic, "alice", "", {"spec": {"runtimeClass": "absent"}})
+        await w.settle(2)
+        await w.client.create(TASK, {"metadata": {**meta, "name": "t2"}, "spec": spec})
+
+        async def failed() -> bool:
+            return ((await w.get(TASK, "t2", CROSS_DOMAIN)).get("status") or {}).get("phase") == "Failed"
+
+        await w.until(failed, 20)
+        status = (await w.get(TASK, "t2", CROSS_DOMAIN))["status"]
+        assert 'RuntimeClass "absent" not found' in str(status)
+        assert [each["metadata"]["name"] for each in await w.list(POD, "bob")] == [pod["metadata"]["name"]]
 
 
 async def test_a_quota_of_reservations_is_told_and_ends_with_its_life() -> None:

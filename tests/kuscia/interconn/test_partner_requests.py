@@ -125,10 +125,20 @@ HOSTILE = {
 }
 QUANTITY = st.sampled_from(["1", "250m", "1Gi", 2, "0"])
 AMOUNTS = st.dictionaries(
-    st.sampled_from(["cpu", "memory", "ephemeral-storage", "kuscia.io/bandwidth", "nvidia.com/gpu", "hugepages-2Mi"]),
+    st.sampled_from(
+        [
+            "cpu",
+            "memory",
+            "ephemeral-storage",
+            "kuscia.io/bandwidth",
+            "nvidia.com/gpu",
+            "example.com/gpu",
+            "hugepages-2Mi",
+        ]
+    ),
     QUANTITY,
     max_size=4,
-)
+).map(lambda amounts: {name: "1" if name == "nvidia.com/gpu" else amount for name, amount in amounts.items()})
 RESOURCES = st.fixed_dictionaries({}, optional={"requests": AMOUNTS, "limits": AMOUNTS, "claims": JUNK})
 EXTRA = st.dictionaries(
     KEYS.filter(lambda key: key not in ("name", "replicas", "template", "spec", "strategy", "taskID")), JUNK, max_size=4
@@ -229,7 +239,8 @@ def without_listed(spec: dict[str, Any]) -> dict[str, Any]:
         for each in spec["containers"]
     ]
     for each in spec["containers"]:
-        assert counted(each.get("resources")) <= {"cpu", "memory", "ephemeral-storage", "kuscia.io/bandwidth"}
+        listed = {"cpu", "memory", "ephemeral-storage", "kuscia.io/bandwidth", "nvidia.com/gpu"}
+        assert counted(each.get("resources")) <= listed
         assert set(each.get("resources") or {}) <= {"requests", "limits"}
     return {**spec, "containers": containers}
 
@@ -339,6 +350,18 @@ def test_amounts_that_are_none_are_refused(amount):
     task = {"alias": "t", "appImage": "engine", "taskInputConfig": "{}", "parties": parties}
     with pytest.raises(PartnerRequestError, match="cpu"):
         job_taken({"initiator": "alice", "tasks": [task]})
+
+
+def test_gpus_are_asked_for_in_whole_numbers():
+    def job(amount):
+        parties = [{"domainID": "bob", "resources": {"limits": {"nvidia.com/gpu": amount, "example.com/x": "1"}}}]
+        task = {"alias": "t", "appImage": "engine", "taskInputConfig": "{}", "parties": parties}
+        return job_taken({"initiator": "alice", "tasks": [task]})
+
+    taken = job("2").tasks[0].parties[0].resources
+    assert taken is not None and taken.limits == {"nvidia.com/gpu": "2"}
+    with pytest.raises(PartnerRequestError, match=r"nvidia.com/gpu: 500m is no whole number"):
+        job("500m")
 
 
 def test_an_approval_names_what_was_approved():

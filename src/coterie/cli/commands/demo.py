@@ -31,8 +31,8 @@ from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.engines.psi.task import PROTOCOLS
 from coterie.kube.agent.images.store import remove_tree
+from coterie.kube.agent.runtimes.halt_node import halt_node
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
-from coterie.kube.agent.runtimes.runp.halt import halt
 from coterie.kube.api.types.apps import DEPLOYMENTS
 from coterie.kube.api.types.batch import JOBS
 from coterie.kube.api.types.kind import Kind
@@ -270,7 +270,7 @@ class _SampleDemo(DemoScript):
             background.stop([self.paths], _GRACE)
             # Pods outlive their node, so they are ended by themselves.
             try:
-                asyncio.run(halt(self.paths.run / "runp", _NODE, 1.0, forget=True))
+                asyncio.run(halt_node(self.paths.run, _NODE, 1.0, forget=True))
             except RuntimeFailure as problem:
                 self.app.warn(f"Pods of the demo may still run: {problem}")
 

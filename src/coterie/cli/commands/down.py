@@ -13,8 +13,8 @@ from coterie.cli import background, network
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.session import root_of
 from coterie.kube.agent.images.store import remove_tree
+from coterie.kube.agent.runtimes.halt_node import halt_node
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
-from coterie.kube.agent.runtimes.runp.halt import halt
 from coterie.kuscia.gateway import orphaned_envoy
 from coterie.kuscia.gateway.envoy import EnvoySettings
 from coterie.kuscia.gateway.paths import GatewayPaths
@@ -105,7 +105,7 @@ async def _stop_pods(nodes: list[NodeSettings], grace: float, *, forget: bool) -
     agents = [(node, node.agent) for node in nodes if node.agent is not None]
     try:
         counts = await asyncio.gather(
-            *(halt(node.paths.run / "runp", agent.node_name, grace, forget=forget) for node, agent in agents)
+            *(halt_node(node.paths.run, agent.node_name, grace, forget=forget) for node, agent in agents)
         )
     except RuntimeFailure as problem:
         raise CliError(f"Error: the pods could not be stopped: {problem}; try again") from problem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import shutil
 import sys
 import tempfile
@@ -20,9 +21,11 @@ from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_text, plain_table
 from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
-from coterie.kube.agent.images import archive
+from coterie.kube.agent.images import archive, export
 from coterie.kube.agent.images import pull as pulling
-from coterie.kube.agent.images.model import ImageError, StoredImage, split
+from coterie.kube.agent.images.collect import CollectionSettings, collectable, too_old
+from coterie.kube.agent.images.environment import environment_id
+from coterie.kube.agent.images.model import HOST, ImageError, StoredImage, split
 from coterie.kube.agent.images.references import RegistryEndpoint
 from coterie.kube.agent.images.sources import ConfiguredRegistry, PullSettings, RegistryCredentials, docker_credentials
 from coterie.kube.agent.images.store import ImageStore
@@ -38,7 +41,9 @@ image.pullPolicy: remote in its configuration.
   load [FILE]           load all images of an archive made by docker save, skopeo or buildah (default: standard input)
   pull NAME...          get images from their registry; what is here already is not fetched again
   tag IMAGE NAME        add another name to an image
+  save IMAGE...         write images into an archive that docker load, skopeo, ctr and coterie image load read (--to FILE)
   rm IMAGE...           remove names, and layers that are no longer used
+  gc                    remove layers without a name, and with --unused-for pulled images that nothing uses
 
 Examples:
   coterie image ls
@@ -50,13 +55,18 @@ Examples:
   coterie image pull 127.0.0.1:5000/engine@sha256:4f6...
   echo "$PASSWORD" | coterie image pull registry.example/team/engine:1.0 --username me --password-stdin
   coterie image tag engine:1.0 engine:latest
+  coterie image save engine:1.0 --to engine.tar
+  coterie image save engine:1.0 engine:1.1 --format docker --to engines.tar
+  coterie image gc --unused-for 30d --dry-run
   coterie image rm engine:1.0
 """
-_ACTIONS = ("ls", "list", "add", "load", "pull", "tag", "rm")
+_DURATION = re.compile(r"([0-9]{1,6})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_ACTIONS = ("ls", "list", "add", "load", "pull", "save", "tag", "rm", "gc")
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|load|pull|tag|rm", help="action")
+    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|load|pull|save|tag|rm|gc", help="action")
     options.words_argument(parser)
     make = parser.add_argument_group("for add")
     make.add_argument("--command", metavar="PATH", default="", help="program that containers run")
@@ -87,6 +97,14 @@ def arguments(parser: options.Parser) -> None:
         "--mirror", metavar="REGISTRY", action="append", default=[], help="ask this registry first; may be repeated"
     )
     fetch.add_argument("--ca-file", metavar="FILE", default="", help="PEM file of the registry's authority")
+    write = parser.add_argument_group("for save")
+    write.add_argument("--to", metavar="FILE", default="", help="archive file (default: standard output)")
+    write.add_argument(
+        "--format", choices=(export.OCI, export.DOCKER), default=export.OCI, help="OCI layout, or docker"
+    )
+    collect = parser.add_argument_group("for gc")
+    collect.add_argument("--unused-for", metavar="AGE", default="", help="30m, 48h or 30d: remove pulled images, too")
+    collect.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     parser.add_argument("--store", metavar="DIR", default="", help="image store (default: var/images of the domain)")
     options.output_option(parser, ("table", "json", "yaml", "name"))
     options.connection_options(parser)
@@ -120,9 +138,9 @@ def store_directory(args: argparse.Namespace, app: App) -> Path:
 
 
 def _list(args: argparse.Namespace, app: App, store: ImageStore) -> None:
-    images = store.images()
+    images = [_current(store, image) for image in store.images()]
     if args.words:
-        wanted = {store.resolve(word).id for word in args.words}
+        wanted = {_current(store, store.resolve(word)).id for word in args.words}
         images = [image for image in images if image.id in wanted]
     if args.output == "name":
         for image in images:
@@ -138,6 +156,11 @@ def _list(args: argparse.Namespace, app: App, store: ImageStore) -> None:
         app.write(render_table(table, wide=False, no_headers=False, colour=app.colour))
 
 
+def _current(store: ImageStore, image: StoredImage) -> StoredImage:
+    """With the id of the code that is installed now."""
+    return replace(image, id=environment_id(image, store.environments)) if image.kind == HOST else image
+
+
 def _entry(image: StoredImage) -> dict[str, object]:
     entry: dict[str, object] = {"name": image.name, "id": image.id, "size": image.size, "kind": image.kind}
     details = {
@@ -148,6 +171,7 @@ def _entry(image: StoredImage) -> dict[str, object]:
         "user": image.user,
         "directory": image.directory,
         "visible": list(image.visible),
+        "digest": image.manifest,
     }
     return entry | {key: value for key, value in details.items() if value}
 
@@ -272,6 +296,55 @@ def _remove(args: argparse.Namespace, app: App, store: ImageStore) -> None:
         app.say(f"removed {store.remove(word).name}")
 
 
+def _save(args: argparse.Namespace, app: App, store: ImageStore) -> None:
+    if not args.words:
+        raise UsageError("say which images to save: coterie image save IMAGE... --to FILE")
+    images = [store.resolve(word) for word in args.words]
+    if not args.to:
+        out = getattr(app.out, "buffer", None)
+        if out is None or app.out.isatty():
+            raise UsageError("an archive is not for a terminal: name a file with --to, or redirect the output")
+        saved = export.save(store, images, out, args.format)
+    else:
+        target = app.cwd / Path(args.to).expanduser()
+        aside = target.with_name(f".{target.name}.part")
+        try:
+            with aside.open("wb") as file:
+                saved = export.save(store, images, file, args.format)
+            aside.replace(target)
+        finally:
+            aside.unlink(missing_ok=True)
+    for image in saved:
+        if args.to:
+            app.say(f"saved {image.name}")
+        if not image.exact:
+            app.warn(f"Warning: {image.name} was packed anew; in the archive its id is {image.id}")
+
+
+def _collect(args: argparse.Namespace, app: App, store: ImageStore) -> None:
+    if args.words:
+        raise UsageError("gc takes no images; remove one with: coterie image rm IMAGE")
+    found = _DURATION.fullmatch(args.unused_for)
+    if args.unused_for and not found:
+        raise UsageError(f'--unused-for "{args.unused_for}" is not an age such as 30m, 48h or 30d')
+    if found:
+        images = store.images()
+        age = float(found[1]) * _UNITS[found[2]]
+        unused = collectable(images, (), (), store.last_used([image.id for image in images]))
+        rules = CollectionSettings(minimum_age=0.0, maximum_age=max(age, 1.0))
+        for old in too_old(unused, rules, time.time()):
+            if any(store.is_locked(image) for image in images if image.id == old.id):
+                continue
+            for name in old.names:
+                if not args.dry_run:
+                    store.remove(name)
+                app.say(f"{'would remove' if args.dry_run else 'removed'} {name} ({human_size(old.size)})")
+    if not args.dry_run:
+        before = shutil.disk_usage(store.disk).free
+        store.collect(downloads_before=time.time() - 86400)
+        app.say(f"freed {human_size(max(0, shutil.disk_usage(store.disk).free - before))} of unused layers")
+
+
 def _check_arguments(args: argparse.Namespace, count: int, usage: str) -> list[str]:
     if len(args.words) != count:
         raise UsageError(f"write it as: coterie image {usage}")
@@ -283,6 +356,8 @@ _RUN: dict[str, Callable[[argparse.Namespace, App, ImageStore], None]] = {
     "add": _add,
     "load": _load,
     "pull": _pull,
+    "save": _save,
     "tag": _tag,
     "rm": _remove,
+    "gc": _collect,
 }

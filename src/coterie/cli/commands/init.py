@@ -74,7 +74,13 @@ def arguments(parser: Parser) -> None:
     add("--force", action="store_true", help="overwrite an existing file")
     add("-f", "--domain-key-file", metavar="FILE", default="", help="RSA key of the domain in PEM (default: a new key)")
     add("-p", "--protocol", metavar="NAME", default="", help="protocol of the gateway: MTLS (default), TLS or NOTLS")
-    add("-r", "--runtime", metavar="NAME", default="runp", help="container runtime: runp (default)")
+    add(
+        "-r",
+        "--runtime",
+        metavar="NAME",
+        default="runp",
+        help="what runs pods: runp (processes, the default) or runc (containers)",
+    )
     add("-l", "--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO (default), WARN or ERROR")
     add(
         "-m", "--master-endpoint", metavar="URL", default="", help="lite: gateway of the master, e.g. https://host:1080"

@@ -12,6 +12,7 @@ Examples:
   coterie node add node-2 --address 10.0.0.2            # control plane: writes node-2.join
   coterie node join node-2.join                         # machine 10.0.0.2: starts the node in the background
   coterie node add node-2 --address 10.0.0.2 -o - | ssh 10.0.0.2 coterie node join -
+  coterie node describe node-2                          # its runtimes, what they cost, which walls are missing
   coterie node drain node-2 --ignore-daemonsets         # move its pods to other nodes
   coterie node delete node-2                            # it will not come back
   coterie node leave                                    # machine 10.0.0.2: drain, stop, delete the Node

@@ -18,6 +18,7 @@ from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object, find_condition
+from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own, master_of
 from coterie.kuscia.api.jobs.commands import approval_patch, approvers
@@ -69,12 +70,14 @@ Examples:
   coterie policy allow bob --app-image secretflow-image:1.11.0b1 --component "ml.predict/*" --tables visitors
   coterie policy set bob --cpu 4 --memory 8Gi --hours "Mon-Fri 08:00-18:00" --time-zone Europe/Berlin
   coterie policy set bob --max-tasks 2 --outside refuse
+  coterie policy set bob --runtime-class gvisor      # a stronger wall around what bob begins
   coterie policy set bob --hours any                 # takes the rule away
   coterie policy explain common-customers
   coterie policy approve deployment/scores
 """
 _ACTIONS = ("ls", "list", "show", "allow", "deny", "set", "rm", "explain", "approve")
 _POLICY = PARTNER_POLICIES.as_dynamic
+_RUNTIME_CLASS = Kind.dynamic(builtin("runtimeclasses", "node.k8s.io"))
 _DEPLOYMENT = KUSCIA_DEPLOYMENTS.as_dynamic
 _NONE = "any"
 """The value that takes a rule away."""
@@ -96,18 +99,26 @@ def arguments(parser: options.Parser) -> None:
     rules.add_argument("--cpu", metavar="AMOUNT", default="", help="CPUs of one task or deployment")
     rules.add_argument("--memory", metavar="AMOUNT", default="", help="memory of one task or deployment")
     rules.add_argument("--bandwidth", metavar="N", default="", help="bandwidth that one of them may reserve")
+    rules.add_argument("--gpus", metavar="N", default="", help="GPUs of one task or deployment (default: none)")
     rules.add_argument("--priority", metavar="N", default="", help="highest priority of a task")
     rules.add_argument(
         "--hours", metavar="HOURS", action="append", default=[], help='when: "Mon-Fri 08:00-18:00"; may be repeated'
     )
     rules.add_argument("--time-zone", metavar="ZONE", default="", help="of the hours (default: UTC)")
     rules.add_argument("--outside", choices=("ask", "refuse"), default="", help="what happens to everything else")
+    rules.add_argument(
+        "--runtime-class",
+        metavar="NAME",
+        default="",
+        help="RuntimeClass of the partner's pods: bubblewrap, gvisor, ...",
+    )
     quota = parser.add_argument_group("quota, for allow and set: all work of the partner together")
     quota.add_argument("--max-tasks", metavar="N", default="", help="tasks at once")
     quota.add_argument("--max-pods", metavar="N", default="", help="pods at once")
     quota.add_argument("--max-cpu", metavar="AMOUNT", default="", help="CPUs")
     quota.add_argument("--max-memory", metavar="AMOUNT", default="", help="memory")
     quota.add_argument("--max-disk", metavar="AMOUNT", default="", help="disk")
+    quota.add_argument("--max-gpus", metavar="N", default="", help="GPUs (default: as --gpus says)")
     parser.add_argument("--reject", action="store_true", help="for approve: reject it")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
@@ -145,10 +156,16 @@ def _changes(args: argparse.Namespace) -> Object:
         **_listed([kinds[each] for each in given_kinds], "kinds"),
         **_listed(args.hours, "hours"),
     }
-    for field, text in (("cpu", args.cpu), ("memory", args.memory), ("timeZone", args.time_zone)):
+    texts = (
+        ("cpu", args.cpu),
+        ("memory", args.memory),
+        ("timeZone", args.time_zone),
+        ("runtimeClass", args.runtime_class),
+    )
+    for field, text in texts:
         if text:
             out[field] = None if text == _NONE else text
-    for field, text in (("bandwidth", args.bandwidth), ("priority", args.priority)):
+    for field, text in (("bandwidth", args.bandwidth), ("gpus", args.gpus), ("priority", args.priority)):
         if text:
             out[field] = _number(f"--{field}", text)
     if args.outside:
@@ -158,7 +175,7 @@ def _changes(args: argparse.Namespace) -> Object:
 
 def _quota_changes(args: argparse.Namespace) -> Object:
     out: Object = {}
-    for field, text in (("tasks", args.max_tasks), ("pods", args.max_pods)):
+    for field, text in (("tasks", args.max_tasks), ("pods", args.max_pods), ("gpus", args.max_gpus)):
         if text:
             out[field] = _number(f"--max-{field}", text)
     for field, text in (("cpu", args.max_cpu), ("memory", args.max_memory), ("disk", args.max_disk)):
@@ -219,6 +236,8 @@ async def _replace(session: CliSession, args: argparse.Namespace, spec: Object) 
     typed = msgspec.convert(spec, PartnerPolicySpec)
     if faults := policy_faults(typed):
         raise UsageError("; ".join(faults))
+    if typed.runtime_class:
+        await _check_runtime_class(session, typed.runtime_class)
     body = policy_of(await _partner(session, name), spec)
     try:
         written = await session.client.create(_POLICY, body)
@@ -229,6 +248,12 @@ async def _replace(session: CliSession, args: argparse.Namespace, spec: Object) 
     else:
         session.app.say(f"policy of {name}: {summary(typed)}")
     return 0
+
+
+async def _check_runtime_class(session: CliSession, name: str) -> None:
+    known = sorted(each["metadata"]["name"] for each in (await session.client.list(_RUNTIME_CLASS)).items)
+    if name not in known:
+        raise CliError(f"Error: there is no RuntimeClass {name} here; there are {', '.join(known) or 'none'}")
 
 
 async def _partner(session: CliSession, name: str) -> Domain:
@@ -258,10 +283,11 @@ async def _remove(session: CliSession, args: argparse.Namespace) -> int:
 def summary(spec: PartnerPolicySpec) -> str:
     """In one line."""
     outside = "refuses" if spec.outside == REFUSE else "asks about"
+    behind = f"; its pods run in {spec.runtime_class}" if spec.runtime_class else ""
     if is_open(spec):
-        return "accepts everything"
+        return f"accepts everything{behind}"
     if not spec.app_images:
-        return f"{outside} everything"
+        return f"{outside} everything{behind}"
     rules = [
         f"{name} {', '.join(map(str, value)) if isinstance(value, tuple) else value}"
         for name, value in (
@@ -272,12 +298,13 @@ def summary(spec: PartnerPolicySpec) -> str:
             ("cpu", spec.cpu),
             ("memory", spec.memory),
             ("bandwidth", spec.bandwidth),
+            ("gpus", spec.gpus),
             ("priority", spec.priority),
             ("hours", spec.hours),
         )
         if value is not None
     ]
-    return f"accepts {'; '.join(rules)}; {outside} the rest"
+    return f"accepts {'; '.join(rules)}; {outside} the rest{behind}"
 
 
 async def _list(session: CliSession, args: argparse.Namespace) -> int:
@@ -377,6 +404,8 @@ async def _explain(session: CliSession, args: argparse.Namespace) -> int:
     session.app.say(f"{what} of {initiator}: {recorded or 'nothing was decided yet'}")
     whose = f"the policy of {policy.metadata.name}" if policy is not None else f"no policy for {initiator}"
     session.app.say(f"As it is now ({whose}): {_sentence(decision)}")
+    if policy is not None and policy.spec.runtime_class:
+        session.app.say(f"Its pods here run in the RuntimeClass {policy.spec.runtime_class}, as the policy demands.")
     if decision.verdict is not Verdict.ALLOW:
         name = found.metadata.name
         verb = f"job approve {name}" if isinstance(found, KusciaJob) else f"policy approve deployment/{name}"
@@ -415,6 +444,7 @@ def _explanation(
         "name": found.metadata.name,
         "initiator": found.spec.initiator,
         "policy": policy.metadata.name if policy is not None else None,
+        "runtimeClass": policy.spec.runtime_class if policy is not None else "",
         "recorded": recorded,
         "verdict": str(decision.verdict),
         "reasons": [{"rule": each.rule, "sentence": each.sentence} for each in decision.reasons],

@@ -15,8 +15,8 @@ from coterie.cli import background
 from coterie.cli.app import App, CliError
 from coterie.cli.session import root_of
 from coterie.kube.agent.images.store import remove_tree
+from coterie.kube.agent.runtimes.halt_node import halt_node
 from coterie.kube.agent.runtimes.protocol import RuntimeFailure
-from coterie.kube.agent.runtimes.runp.halt import halt
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.network.rootless.client import RelayError, exchange
@@ -106,7 +106,7 @@ def stop(node: LocalNode, grace: float) -> tuple[bool, int]:
             "stop it first (a node of `coterie start` with Ctrl-C)"
         )
     try:
-        pods = asyncio.run(halt(paths.run / "runp", node.name, grace, forget=True))
+        pods = asyncio.run(halt_node(paths.run, node.name, grace, forget=True))
     except RuntimeFailure as problem:
         raise CliError(f"Error: the pods could not be stopped: {problem}; try again") from problem
     with contextlib.suppress(RelayError, OSError):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from coterie.kube.agent.images.model import ANY_IMAGE, RequiredImage
 from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.pods.downward import DownwardNodeInfo
 from coterie.kube.agent.pods.environment import Lookup
@@ -33,6 +34,8 @@ class ContainerAdditions:
     mounts: tuple[Mount, ...] = ()
     replaced: Mapping[tuple[str, str], Path] = field(default_factory=dict)
     """(volume, subPath) -> what is mounted in its stead."""
+    image: RequiredImage = ANY_IMAGE
+    """What the container's image must be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,6 +206,16 @@ class PodLogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceSettings:
+    """Which devices (GPUs) the node offers."""
+
+    enabled: bool = True
+    """Otherwise no driver is looked for."""
+    only: tuple[str, ...] = ()
+    """Ids, beginnings of ids or numbers of the devices that this node offers. Empty: all of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSettings:
     node_name: str
     paths: DomainPaths
@@ -214,6 +224,8 @@ class AgentSettings:
     """InternalIP of the node, and the address of pods that share the machine's network."""
     port: int = 10250
     """Where the kubelet-like endpoint listens; told in the Node's status."""
+    default_handler: str = "runp"
+    """What runs containers of pods that name no RuntimeClass."""
     machine_id: str = ""
     """Who the machine is; empty: the system's. Tests with several "machines" set it."""
     capacity: CapacitySettings = CapacitySettings()
@@ -224,11 +236,17 @@ class AgentSettings:
     logs: PodLogSettings = PodLogSettings()
     storage: StorageSettings = StorageSettings()
     eviction: EvictionSettings = EvictionSettings()
+    devices: DeviceSettings = DeviceSettings()
 
     @property
     def pods_directory(self) -> Path:
         """One directory per pod: volumes, history and the runtime's files."""
         return self.paths.var / "pods"
+
+    @property
+    def devices_directory(self) -> Path:
+        """The record of which pod has which device."""
+        return self.paths.var / "devices"
 
     @property
     def volumes_directory(self) -> Path:

@@ -1,5 +1,5 @@
-"""Objects that exist from the first start: namespaces, default roles, priority classes, the default storage class, and
-the definitions of extensions.
+"""Objects that exist from the first start: namespaces, default roles, priority classes, runtime classes, the default storage
+class, and the definitions of extensions.
 
 They are written through the same verbs as everybody's, so that they are validated, owned and watched like any other.
 """
@@ -15,7 +15,13 @@ from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.http.messages import Request, Response, UserInfo
 from coterie.kube.api import errors
-from coterie.kube.api.labels import DEFAULT_STORAGE_CLASS, LOCAL_PATH_CLASS, LOCAL_PATH_PROVISIONER
+from coterie.kube.api.labels import (
+    COTERIE_HANDLER_PREFIX,
+    DEFAULT_STORAGE_CLASS,
+    LOCAL_PATH_CLASS,
+    LOCAL_PATH_PROVISIONER,
+    RUNTIME_HANDLERS,
+)
 from coterie.kube.apiserver.auth import default_roles
 from coterie.kube.apiserver.auth.authentication_info import INFO_NAME, INFO_NAMESPACE, AuthenticationInfo
 from coterie.kube.apiserver.extension import ApiServerExtension, DefinitionSource
@@ -41,6 +47,9 @@ _LOCAL_PATH = {
     "volumeBindingMode": "WaitForFirstConsumer",
     "allowVolumeExpansion": False,
 }
+_RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+_OVERHEAD = {"gvisor": {"memory": "48Mi"}}
+"""Of one pod, as measured: the kernel that gVisor runs for each. That of Kata was not measured."""
 OWN_SERVICE = "kubernetes"
 """In the namespace `default`: this API server."""
 _FLOW_CONTROL = "/apis/flowcontrol.apiserver.k8s.io/v1"
@@ -57,6 +66,7 @@ async def ensure(send: Send, extensions: Sequence[ApiServerExtension] = ()) -> N
     ingress_class = {"metadata": {"name": INGRESS_CLASS}, "spec": {"controller": INGRESS_CONTROLLER}}
     await create(send, "/apis/networking.k8s.io/v1/ingressclasses", ingress_class)
     await create(send, "/apis/storage.k8s.io/v1/storageclasses", _LOCAL_PATH)
+    await _ensure_runtime_classes(send)
     await _ensure_flow_control(send)
     exact = frozenset(role for extension in extensions for role in extension.roles.exact)
     for default in default_roles.default_objects([extension.roles for extension in extensions]):
@@ -66,6 +76,25 @@ async def ensure(send: Send, extensions: Sequence[ApiServerExtension] = ()) -> N
             await create(send, "/api/v1/namespaces", {"metadata": {"name": name}})
         if extension.definitions is not None:
             await _ensure_definitions(send, extension.definitions)
+
+
+async def _ensure_runtime_classes(send: Send) -> None:
+    """One for each handler there may be; pods of it go to nodes that have it. One question tells whether they are there."""
+    if await _get(send, f"{_RUNTIME_CLASSES}/{RUNTIME_HANDLERS[-1]}") is not None:
+        return
+    for name in RUNTIME_HANDLERS:
+        await create(send, _RUNTIME_CLASSES, runtime_class(name))
+
+
+def runtime_class(name: str) -> Object:
+    made: Object = {
+        "metadata": {"name": name},
+        "handler": name,
+        "scheduling": {"nodeSelector": {f"{COTERIE_HANDLER_PREFIX}{name}": "true"}},
+    }
+    if name in _OVERHEAD:
+        made["overhead"] = {"podFixed": _OVERHEAD[name]}
+    return made
 
 
 async def _ensure_flow_control(send: Send) -> None:

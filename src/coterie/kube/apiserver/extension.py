@@ -4,6 +4,7 @@
     namespaces    namespaces that exist from the start
     roles         default roles, and rules that are added to `view`, `edit` and `admin`
     admission     steps after the platform's own
+    authorization steps that ask what else the caller may do
     node owners   the label that says to which namespace a Node belongs, whose account may then manage it
     agents        certificates of node agents that the platform's own authority did not sign
 
@@ -22,6 +23,7 @@ from coterie.kube.apiserver.admission.chain import Step
 from coterie.kube.apiserver.agent_connection import Check
 from coterie.kube.apiserver.auth.default_roles import RoleRules
 from coterie.kube.apiserver.auth.nodes import NodeOwnership
+from coterie.kube.apiserver.auth.rbac import RbacAuthorizer
 
 if TYPE_CHECKING:
     from coterie.kube.apiserver.state.state import ResourceStorage
@@ -59,6 +61,8 @@ class ApiServerExtension:
     definitions: DefinitionSource | None = None
     roles: RoleRules = RoleRules()  # noqa: RUF009 - frozen
     admission: Callable[[ResourceStorage, Clock], Sequence[Step]] = field(default=lambda state, clock: ())
+    authorization: Callable[[RbacAuthorizer], Sequence[Step]] = field(default=lambda authorizer: ())
+    """More steps, which ask what the caller may do besides the write itself."""
     node_ownership: NodeOwnership | None = None
     metrics_annotations: tuple[tuple[str, str], ...] = ()
     """Pairs of annotations of a pod with the port and the path of its metrics, besides those of Prometheus."""

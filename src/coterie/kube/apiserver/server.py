@@ -276,6 +276,7 @@ class ApiServer:
                 NodeRestriction(self.authorizer),
                 self._admit_certificate_request,
                 *(step for each in self.settings.extensions for step in each.admission(self.state, self.clock)),
+                *(step for each in self.settings.extensions for step in each.authorization(self.authorizer)),
                 service_addresses,
                 policies.validate,
                 Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),

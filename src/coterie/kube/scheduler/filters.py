@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntFlag
 
-from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
+from coterie.kube.api.labels import COTERIE_HANDLER_PREFIX, COTERIE_POD_NAMESPACE
 from coterie.kube.api.node_selection import tolerates, untolerated
 from coterie.kube.scheduler.facts import NodeFacts, PodFacts
 from coterie.kube.scheduler.node_state import NodeState
@@ -85,11 +85,19 @@ def static_rejection(node: NodeFacts, demand: StaticDemand) -> str | None:
         if taint is not None:
             return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
     if not demand.affine(node.name, node.labels):
-        return NOT_AFFINE
+        return _missing_handler(node, demand) or NOT_AFFINE
     for volume in demand.volumes:
         if not any(term.matches(node.name, node.labels) for term in volume.terms):
             return volume.reason
     return None
+
+
+def _missing_handler(node: NodeFacts, demand: StaticDemand) -> str:
+    """A RuntimeClass selects nodes by the label of its handler; one that is not there is said as what it is."""
+    for key, value in demand.selector:
+        if key.startswith(COTERIE_HANDLER_PREFIX) and node.labels.get(key) != value:
+            return f'node(s) had no runtime handler "{key.removeprefix(COTERIE_HANDLER_PREFIX)}"'
+    return ""
 
 
 def fits(node: NodeState, pod: PodFacts) -> bool:

@@ -22,6 +22,7 @@ CLUSTER, DOMAIN, LOCAL = "Cluster", "Domain", "Local"
 TEMPLATE_VOLUME = "config-template"
 _SERVICE_NAME_LIMIT = 63
 _DIGEST = 16
+_IMAGE_ID = re.compile(r"(sha256:)?[0-9a-f]{64}")
 _PREFIX = re.compile(r"[a-z]([-a-z0-9]{0,46}[a-z0-9])?")
 _OF_CONTAINERS = (
     "command", "args", "workingDir", "envFrom", "resources", "livenessProbe", "readinessProbe", "startupProbe",
@@ -51,6 +52,7 @@ class EngineTemplate:
     """Where in the task input the engine finds its component (kuscia/api/grants.py)."""
     image: str
     image_id: str
+    image_sign: str
     spec: Object = field(repr=False)
     """Kuscia's pod spec."""
     replicas: int
@@ -87,13 +89,31 @@ def engine_of(
         app_image=image.metadata.name,
         component_field=component_field(image.metadata.annotations, name.name),
         image=f"{name.name}:{name.tag}",
-        image_id=name.id,
+        image_id=_image_id(name.id, reference),
+        image_sign=name.sign,
         spec=spec,
         replicas=replicas_of(chosen) if replicas is None else replicas,
         ports=_ports(spec["containers"], reference),
         policy=chosen.network_policy,
         config_templates=image.spec.config_templates or {},
     )
+
+
+def _image_id(text: str, reference: str) -> str:
+    """`sha256:...`; nothing that no image can have."""
+    if text and not _IMAGE_ID.fullmatch(text):
+        raise EngineTemplateError(
+            f'AppImage "{reference}": image.id "{text[:80]}" is not sha256: and 64 hexadecimal digits'
+        )
+    return text if not text or text.startswith("sha256:") else f"sha256:{text}"
+
+
+def image_marks(image_id: str, sign: str) -> dict[str, str]:
+    """Annotations by which the node knows which image the pod must have."""
+    return {
+        **({labels.KUSCIA_IMAGE_ID: image_id} if image_id else {}),
+        **({labels.COTERIE_IMAGE_SIGNATURE: sign} if sign else {}),
+    }
 
 
 def _ports(containers: list[Object], image: str) -> tuple[EnginePort, ...]:

@@ -126,6 +126,8 @@ COTERIE_MADE_FOR: Final = "coterie.io/made-for"
 """Annotation of a DomainData that an engine registered: the domain that had begun the job. For people and for cleaning up;
 what a task may do is decided by DomainDataRecords."""
 COTERIE_MADE_BY: Final = "coterie.io/made-by-job"
+COTERIE_IMAGE_SIGNATURE: Final = "coterie.io/image-signature"
+"""Annotation of an engine's pod: `image.sign` of its AppImage."""
 COTERIE_APP_IMAGE: Final = "coterie.io/app-image"
 """Annotation of a task's pod: the AppImage that the control plane made it from."""
 COTERIE_COMPONENT_FIELD: Final = "coterie.io/component-field"

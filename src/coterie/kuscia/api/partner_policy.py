@@ -41,8 +41,10 @@ else:
 
 CPU, MEMORY, DISK, BANDWIDTH = "cpu", "memory", "ephemeral-storage", labels.KUSCIA_BANDWIDTH
 COUNTED_RESOURCES = (CPU, MEMORY, DISK, BANDWIDTH)
-DEFAULT_QUOTA = PartnerQuota(tasks=32, pods=128, cpu="32", memory="128Gi", disk="256Gi")
-"""For partners whose policy says nothing else, and for those without a policy."""
+DEFAULT_QUOTA = PartnerQuota(tasks=32, pods=128, cpu="32", memory="128Gi", disk="256Gi", gpus=0)
+"""For partners whose policy says nothing else, and for those without a policy. GPUs are few and belong to one pod at a time: a
+partner has none unless its policy says so."""
+_GPU = re.compile(r"nvidia\.com/(?:gpu|mig-[a-z0-9.]{1,40})|amd\.com/gpu")
 NO_POLICY = "no-policy"
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _HOURS = re.compile(r"(?:(\w{3})(?:-(\w{3}))? )?(\d\d):(\d\d)-(\d\d):(\d\d)")
@@ -65,6 +67,8 @@ class Usage:
     memory: int = 0
     disk: int = 0
     bandwidth: int = 0
+    gpus: int = 0
+    """GPUs and partitions of GPUs of all kinds together."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -74,6 +78,7 @@ class Usage:
             self.memory + other.memory,
             self.disk + other.disk,
             self.bandwidth + other.bandwidth,
+            self.gpus + other.gpus,
         )
 
 
@@ -198,6 +203,7 @@ def _too_much(policy: PartnerPolicySpec, partner: str, work: WorkloadRequest) ->
         ("cpu", "CPUs", use.cpu, nanos(policy.cpu), "DecimalSI"),
         ("memory", "of memory", use.memory, nanos(policy.memory), BINARY_SI),
         ("bandwidth", "of bandwidth", use.bandwidth, _times(policy.bandwidth), "DecimalSI"),
+        ("gpus", "GPUs", use.gpus, _times(policy.gpus), "DecimalSI"),
     ]
     for rule, unit, asked, most, form in limits:
         if most is not None and asked > most:
@@ -238,11 +244,11 @@ def _component_allowed(patterns: Sequence[str], names: Iterable[str]) -> bool:
 
 def quota_of(policy: PartnerPolicySpec | None) -> PartnerQuota:
     """With the defaults."""
-    given = policy.quota if policy is not None else None
-    if given is None:
-        return DEFAULT_QUOTA
-    fields = ("tasks", "pods", "cpu", "memory", "disk")
+    given = (policy.quota if policy is not None else None) or PartnerQuota()
+    fields = ("tasks", "pods", "cpu", "memory", "disk", "gpus")
     chosen = {name: getattr(given, name) for name in fields}
+    if chosen["gpus"] is None and policy is not None:
+        chosen["gpus"] = policy.gpus  # what one task may have is no less than what there may be at once
     return PartnerQuota(
         **{name: value if value is not None else getattr(DEFAULT_QUOTA, name) for name, value in chosen.items()}
     )
@@ -259,6 +265,7 @@ def over_quota(quota: PartnerQuota, used: Usage, more: Usage, partner: str) -> s
         ("CPUs", total.cpu, more.cpu, nanos(quota.cpu), "DecimalSI"),
         ("of memory", total.memory, more.memory, nanos(quota.memory), BINARY_SI),
         ("of disk", total.disk, more.disk, nanos(quota.disk), BINARY_SI),
+        ("GPUs", total.gpus, more.gpus, _times(quota.gpus), "DecimalSI"),
     ]
     for unit, have, added, limit, form in amounts:
         if limit is not None and added and have > limit:
@@ -270,13 +277,20 @@ def over_quota(quota: PartnerQuota, used: Usage, more: Usage, partner: str) -> s
 def usage_of(containers: Iterable[Mapping[str, Any]], replicas: int, *, tasks: int = 0) -> Usage:
     """What containers ask for, the greater of request and limit, as many times as there are pods."""
     each = [container_amounts(container.get("resources") or {}) for container in containers]
-    sums = {name: replicas * sum(amounts.get(name, 0) for amounts in each) for name in COUNTED_RESOURCES}
+    names = {name for amounts in each for name in amounts}
+    sums = {name: replicas * sum(amounts.get(name, 0) for amounts in each) for name in names}
     return usage_from(sums, replicas, tasks=tasks)
 
 
 def usage_from(amounts: Mapping[str, int], pods: int, *, tasks: int = 0) -> Usage:
     return Usage(
-        tasks, pods, amounts.get(CPU, 0), amounts.get(MEMORY, 0), amounts.get(DISK, 0), amounts.get(BANDWIDTH, 0)
+        tasks,
+        pods,
+        amounts.get(CPU, 0),
+        amounts.get(MEMORY, 0),
+        amounts.get(DISK, 0),
+        amounts.get(BANDWIDTH, 0),
+        sum(amount for name, amount in amounts.items() if is_gpu(name)),
     )
 
 
@@ -284,10 +298,18 @@ def container_amounts(resources: Mapping[str, Any]) -> dict[str, int]:
     """By resource, in nano-units."""
     kinds = [resources.get(kind) or {} for kind in ("requests", "limits")]
     return {
-        name: max((nanos(amounts[name]) or 0) for amounts in kinds if name in amounts)
-        for name in COUNTED_RESOURCES
-        if any(name in amounts for amounts in kinds)
+        name: max((nanos(amounts[name]) or 0) for amounts in kinds if name in amounts) for name in counted_names(*kinds)
     }
+
+
+def counted_names(*amounts: Mapping[str, Any]) -> list[str]:
+    """The resources of these that are counted, in a fixed order."""
+    given = {name for each in amounts for name in each}
+    return [*(name for name in COUNTED_RESOURCES if name in given), *sorted(name for name in given if is_gpu(name))]
+
+
+def is_gpu(resource: str) -> bool:
+    return _GPU.fullmatch(resource) is not None
 
 
 def nanos(text: QuantityText | None) -> int | None:
@@ -389,7 +411,7 @@ def policy_of(domain: Domain, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_open(policy: PartnerPolicySpec) -> bool:
     """Everything is approved, as far as the quota goes."""
-    limits = (policy.kinds, policy.components, policy.tables, policy.cpu, policy.memory, policy.bandwidth)
+    limits = (policy.kinds, policy.components, policy.tables, policy.cpu, policy.memory, policy.bandwidth, policy.gpus)
     return ANY in (policy.app_images or ()) and not any(
         each is not None for each in (*limits, policy.priority, policy.hours)
     )

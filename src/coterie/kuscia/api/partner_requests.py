@@ -16,16 +16,17 @@ import msgspec
 import orjson
 
 from coterie.kube.api.meta import Object
-from coterie.kube.api.quantity import QuantityError
+from coterie.kube.api.quantity import NANO, QuantityError
 from coterie.kube.api.types.pods import QuantityText, ResourceRequirements
 from coterie.kuscia.api import grants
 from coterie.kuscia.api.appimages import choose_template, replicas_of
 from coterie.kuscia.api.partner_policy import (
-    COUNTED_RESOURCES,
     PartnerRequest,
     Usage,
     WorkloadRequest,
     container_amounts,
+    counted_names,
+    is_gpu,
     nanos,
     usage_from,
 )
@@ -173,7 +174,7 @@ def _resources(given: ResourceRequirements | None) -> ResourceRequirements | Non
 
 def _amounts(given: Mapping[str, QuantityText] | None) -> dict[str, QuantityText] | None:
     taken: dict[str, QuantityText] = {}
-    for name in COUNTED_RESOURCES:
+    for name in counted_names(given or {}):
         if (text := (given or {}).get(name)) is None:
             continue
         try:
@@ -182,6 +183,8 @@ def _amounts(given: Mapping[str, QuantityText] | None) -> dict[str, QuantityText
             raise PartnerRequestError(f"{name}: {str(text)[:64]!r} is no quantity") from problem
         if amount < 0:
             raise PartnerRequestError(f"{name}: {str(text)[:64]} is less than nothing")
+        if is_gpu(name) and amount % NANO:
+            raise PartnerRequestError(f"{name}: {str(text)[:64]} is no whole number")
         taken[name] = text
     return taken or None
 

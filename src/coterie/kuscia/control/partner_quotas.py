@@ -1,4 +1,5 @@
-"""What partners' workloads have here at this moment, counted against the quotas of their policies.
+"""What partners' workloads have here at this moment, counted against the quotas of their policies; and the RuntimeClass
+that these policies demand.
 
 One for all controllers of a control plane: tasks and deployments of a partner share its quota. Who starts something
 claims first, without awaiting anything in between, so two that start at once cannot both take the last place.
@@ -38,6 +39,11 @@ class PartnerQuotas:
         if found is not None:
             return found
         return self.policies.cache.get(master_of(initiator, self.domains.cache.get(initiator)))
+
+    def runtime_class_of(self, initiator: str) -> str:
+        """The RuntimeClass that pods of what this domain began must have; empty: none is demanded."""
+        policy = self.policy_of(initiator) if self.is_partner(initiator) else None
+        return policy.spec.runtime_class if policy is not None else ""
 
     def concerned(self, policy: PartnerPolicy, initiator: str) -> bool:
         name = policy.metadata.name

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from coterie.base.pki import PkiError
+from coterie.kube.agent.images.model import ANY_IMAGE, RequiredImage
 from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.plugin import ContainerAdditions, NodeAdditions, PluginProblem
 from coterie.kube.agent.pods import pod_model
@@ -235,7 +236,7 @@ class EnginePlugin:
                 places = dict.fromkeys((DATA_PLACE, str(self._settings.data)))
                 mounts += [Mount(self._settings.data, each, optional=True) for each in places]
         rendered = await self._rendered(pod, container, {**variables, **found}, volumes, lookup)
-        return ContainerAdditions(found, tuple(mounts), rendered)
+        return ContainerAdditions(found, tuple(mounts), rendered, required_image(pod, container))
 
     # Rendering.
 
@@ -311,6 +312,14 @@ def _filled(name: str, parsed: Template, known: Mapping[str, str]) -> str:
         return template.render(parsed, known)
     except TemplateError as problem:
         raise TemplateError(f"config template {name}: {problem}") from problem
+
+
+def required_image(pod: Object, container: Object) -> RequiredImage:
+    """What the AppImage says of the image. Debuggers, which are added to a pod later, have images of their own."""
+    if any(each["name"] == container["name"] for each in pod["spec"].get("ephemeralContainers") or ()):
+        return ANY_IMAGE
+    marks = pod["metadata"].get("annotations") or {}
+    return RequiredImage(marks.get(labels.KUSCIA_IMAGE_ID) or "", marks.get(labels.COTERIE_IMAGE_SIGNATURE) or "")
 
 
 # Limits.

@@ -17,6 +17,7 @@ from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
 from coterie.kuscia.extensions.agent_trust import DOMAINS_KEY, DomainAgents
 from coterie.kuscia.extensions.data_sources import check_data_source
+from coterie.kuscia.extensions.gpu_jobs import GpuJobUse
 from coterie.kuscia.extensions.kinds import STORED_ONLY
 
 DOMAIN_ROLE = "domain-cluster-res"
@@ -38,10 +39,17 @@ _ROLES = RoleRules(
     # What a domain may do outside its own namespace: manage its nodes. Which are its own, their labels say.
     roles={DOMAIN_ROLE: ("own | core | nodes",)},
     aggregated={
-        ("kuscia:aggregate-to-view", "view"): (f"READ | {crds.GROUP} | *",),
+        ("kuscia:aggregate-to-view", "view"): (
+            f"READ | {crds.GROUP} | *",
+            "READ | coterie.io | gpujobs gpujobs/status slurmclusters slurmclusters/status",
+        ),
         ("kuscia:aggregate-to-edit", "edit"): (
             f"WRITE | {crds.GROUP} | domainappimages domaindatas domaindatagrants domaindatasources kusciadeployments "
             "kusciajobs kusciatasks",
+            "WRITE | coterie.io | gpujobs",
+            # A GpuJob runs as the SSH user of a SlurmCluster and takes data along: gpu_jobs.py.
+            "use | coterie.io | slurmclusters",
+            f"use | {crds.GROUP} | domaindatas",
         ),
         ("kuscia:aggregate-to-admin", "admin"): (f"WRITE | {crds.GROUP} | *",),
     },
@@ -61,6 +69,7 @@ def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda:
         definitions=_Definitions(),
         roles=_ROLES,
         admission=lambda state, clock: (check_data_source,),
+        authorization=lambda authorizer: (GpuJobUse(authorizer),),
         node_ownership=NodeOwnership(
             _NODE_NAMESPACE,
             fixed_labels=(_NODE_NAMESPACE, "domain"),

@@ -27,6 +27,8 @@ ACTED_ON = {
     (GROUP, "TaskResource"): f"{_CONTROLLERS}.taskresourcegroup.controller",
     (GROUP, "TaskResourceGroup"): f"{_CONTROLLERS}.taskresourcegroup.controller",
     ("coterie.io", "Dns"): "coterie.kube.network.ingress.plan",
+    ("coterie.io", "GpuJob"): "coterie.gpujobs.controller",
+    ("coterie.io", "SlurmCluster"): "coterie.gpujobs.controller",
 }
 """(group, kind): the module that acts on it."""
 

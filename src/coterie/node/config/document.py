@@ -14,7 +14,13 @@ import yaml
 from coterie.base import files
 from coterie.base.paths import DomainPaths, default_root
 from coterie.base.secret import SecretValue
-from coterie.kube.agent.settings import CapacitySettings, PodDefaults, PressureSettings, PressureThreshold
+from coterie.kube.agent.settings import (
+    CapacitySettings,
+    DeviceSettings,
+    PodDefaults,
+    PressureSettings,
+    PressureThreshold,
+)
 from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
@@ -28,6 +34,7 @@ from coterie.node.config.settings import (
     DataMeshConfig,
     KusciaApiConfig,
     LogRotation,
+    MetricsConfig,
     NetworkConfig,
     NodeSettings,
     Notice,
@@ -41,6 +48,8 @@ _PROFILES = {
 }
 """How soon the pods of a lost node are replaced: within 40 s, or within 10 s at the price of more heartbeats."""
 MODES = ("master", "lite", "autonomy")
+RUNTIMES = ("runp", "runc")
+CONTAINER_RUNTIMES = ("auto", "containerd", "runc", "crun")
 LOG_LEVELS = ("DEBUG", "INFO", "WARN", "ERROR")
 READABLE_SENTENCE = "Others can read the configuration, which holds a secret; run chmod 600 on it"
 _PEM_KEY = re.compile(r"\s*-----BEGIN (RSA )?PRIVATE KEY-----\s")
@@ -102,8 +111,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
     given_root = top.text("root", "")
     base = root or (Path(given_root).expanduser() if given_root else default_root())
     paths = DomainPaths.of(base.absolute(), domain)
-    if mode != "master" and top.text("runtime", "runp") != "runp":
-        raise top.refused("runtime", f'this version has runp (pods are processes), not "{top.text("runtime")}"')
+    runtime = _runtime(top) if mode != "master" else RUNTIMES[0]
     section = gateway.read(top, mode, domain, paths, ports.lowest_port() if lowest_port is None else lowest_port)
     join = _join(top, mode)
     registers = mode == "lite" and join is None
@@ -121,6 +129,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         dns=section.dns,
         data_mesh=_data_mesh(top.block("dataMesh"), section) if mode != "master" else DataMeshConfig(enabled=False),
         kuscia_api=_kuscia_api(top, section),
+        metrics=_metrics(top.block("metrics"), section),
         domain_key=_domain_key(top),
         log_level=level,
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
@@ -130,7 +139,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         only_namespace=domain if registers else "",
         controllers=_controllers(top.block("controllers")),
         network=network,
-        agent=_agent(top, network, joins=join is not None) if mode != "master" else None,
+        agent=_agent(top, network, runtime, joins=join is not None) if mode != "master" else None,
         images=images.read(top.block("image")),
         join=join,
         workload_approve=top.optional_flag("enableWorkloadApprove"),
@@ -184,12 +193,22 @@ def _join(top: Block, mode: str) -> Path | None:
     return Path(join).expanduser().absolute() if join else None
 
 
-def _agent(top: Block, network: NetworkConfig, *, joins: bool) -> AgentConfig:
+def _runtime(top: Block) -> str:
+    if top.text("runtime", "").lower() == "runk":
+        raise top.refused(
+            "runtime",
+            "this version cannot run pods in another cluster (runk); take runc (containers) or runp (processes)",
+        )
+    return top.choice("runtime", RUNTIMES[0], RUNTIMES)
+
+
+def _agent(top: Block, network: NetworkConfig, runtime: str, *, joins: bool) -> AgentConfig:
     block, given, kept = (top.block(name) for name in ("agent", "capacity", "reservedResources"))
     name = block.text("nodeName", "" if joins else socket.gethostname().lower())
     if dns_subdomain_faults(name) and not (joins and not name):
         raise block.refused("nodeName", f'"{name}" is no valid name; take lower-case letters, digits, "-" and "."')
     default, unlimited, defaults = AgentConfig(name), CapacitySettings(), block.block("defaults")
+    gpus = block.block("gpus")
     host_paths = block.texts("hostPaths", "absolute paths")
     if not all(path.startswith("/") for path in host_paths):
         raise block.refused("hostPaths", "must be a list of absolute paths")
@@ -203,6 +222,8 @@ def _agent(top: Block, network: NetworkConfig, *, joins: bool) -> AgentConfig:
         pod_cidr=_range(block, "podCIDR", network.first_node, *_POD_RANGES),
         allow_host_network=block.flag("allowHostNetwork", default.allow_host_network),
         link_routes=block.flag("linkRoutes", default.link_routes),
+        runtime=runtime,
+        container_runtime=block.choice("containerRuntime", default.container_runtime, CONTAINER_RUNTIMES),
         lease_seconds=block.number("leaseSeconds", default.lease_seconds, 3),
         defaults=PodDefaults(
             pids=defaults.number("pids", default.defaults.pids, 0),
@@ -219,6 +240,9 @@ def _agent(top: Block, network: NetworkConfig, *, joins: bool) -> AgentConfig:
             pods=given.number("pods", unlimited.pods, 1, quoted=True),
             reserved_cpu=kept.quantity("cpu", unlimited.reserved_cpu),
             reserved_memory=kept.quantity("memory", unlimited.reserved_memory),
+        ),
+        devices=DeviceSettings(
+            enabled=gpus.flag("enabled", default.devices.enabled), only=gpus.texts("only", "uuids or numbers in quotes")
         ),
         bandwidth_mbit=given.number("bandwidth", 0, 0, quoted=True),
         reserved_bandwidth_mbit=kept.number("bandwidth", default.reserved_bandwidth_mbit, 0, quoted=True),
@@ -285,6 +309,26 @@ def _data_mesh(block: Block, section: gateway.GatewaySection) -> DataMeshConfig:
     )
 
 
+def _metrics(block: Block, section: gateway.GatewaySection) -> MetricsConfig:
+    allow = block.texts("allow", "addresses and networks")
+    for each in allow:
+        try:
+            ipaddress.ip_network(each)
+        except ValueError:
+            raise block.refused(
+                "allow", f'"{each}" is no address or network; take such as 10.0.0.5 or 10.0.0.0/24'
+            ) from None
+    default = MetricsConfig()
+    return MetricsConfig(
+        enabled=block.flag("enabled", True),
+        address=block.address("host", section.dns.address),
+        port=block.number("port", default.port, *PORTS_OR_ANY),
+        required=block.has("port"),
+        allow=allow,
+        token_file=block.text("tokenFile", ""),
+    )
+
+
 def _kuscia_api(top: Block, section: gateway.GatewaySection) -> KusciaApiConfig:
     default, block, conf = KusciaApiConfig(), top.block("kusciaAPI"), top.block("confManager")
     made = KusciaApiConfig(
@@ -318,6 +362,7 @@ def _controllers(block: Block) -> ControllerSettings:
         node_grace_seconds=block.number("nodeGraceSeconds", default.node_grace_seconds, 3),
         pod_eviction_seconds=block.number("podEvictionSeconds", default.pod_eviction_seconds, 0),
         autoscaler_seconds=block.number("autoscalerSeconds", default.autoscaler_seconds, 1),
+        local_slurm_user=block.text("localSlurmUser", default.local_slurm_user),
         port_range=_port_range(block, default.port_range),
     )
 

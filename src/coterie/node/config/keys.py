@@ -39,10 +39,11 @@ USED = (
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
     "apiServer.auditPolicy",
     "controllers.profile", "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
-    "controllers.autoscalerSeconds",
+    "controllers.autoscalerSeconds", "controllers.localSlurmUser",
     "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
-    "agent.podCIDR", "agent.allowHostNetwork", "agent.linkRoutes",
+    "agent.podCIDR", "agent.allowHostNetwork", "agent.linkRoutes", "agent.containerRuntime",
+    "agent.gpus.enabled", "agent.gpus.only[]",
     "agent.eviction.memoryAvailable", "agent.eviction.diskAvailable", "agent.eviction.inodesFree",
     "agent.eviction.pidsAvailable", "agent.eviction.softMemoryAvailable", "agent.eviction.softDiskAvailable",
     "agent.eviction.softGraceSeconds", "agent.eviction.transitionSeconds",
@@ -50,23 +51,26 @@ USED = (
     "image.pullPolicy", "image.defaultRegistry", "image.httpProxy", "image.registries[].name", "image.registries[].endpoint",
     "image.registries[].username", "image.registries[].password", "image.registries[].mirrors[]",
     "image.registries[].caFile",
+    "image.sharedStore", "image.gc.highThresholdPercent", "image.gc.lowThresholdPercent", "image.gc.minimumAge", "image.gc.maximumAge",
+    "image.gc.period", "image.signatures[].images[]", "image.signatures[].keys[]", "image.signatures[].policy",
     "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
     "gateway.ingress.host", "gateway.ingress.httpPort", "gateway.ingress.httpsPort",
     "gateway.name", "gateway.workers", "gateway.enabled",
     "dataMesh.enabled", "dataMesh.host", "dataMesh.httpPort", "dataMesh.grpcPort",
     "kusciaAPI.enabled", "kusciaAPI.host", "confManager.host",
+    "metrics.enabled", "metrics.host", "metrics.port", "metrics.allow[]", "metrics.tokenFile",
     "dns.enabled", "dns.host", "dns.port", "dns.upstream[]", "dns.clusterDomain",
 )  # fmt: skip
 
 _LEAVE = "leave it out; "
-_NOT_RUNK = _LEAVE + "pods run as processes here (runtime: runp)"
+_NOT_RUNK = _LEAVE + "pods run on this machine (runtime: runp or runc)"
 _FIXED = _LEAVE + "calls that it makes itself have fixed time limits"
 
 WITHOUT_EFFECT = {
     "clusterToken": _LEAVE + "lites join with a deploy token, or with a file from `coterie node add`",
     "debug": _LEAVE + "there is no profiling port; logLevel: DEBUG shows more",
     "debugPort": _LEAVE + "there is no profiling port",
-    "metricUpdatePeriod": _LEAVE + "metrics are measured when they are asked for",
+    "metricUpdatePeriod": _LEAVE + "metrics are measured when somebody scrapes",
     "runk.namespace": _NOT_RUNK,
     "runk.dnsServers[]": _NOT_RUNK,
     "runk.kubeconfigFile": _NOT_RUNK,

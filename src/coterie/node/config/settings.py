@@ -9,7 +9,7 @@ from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
 from coterie.kube.agent.images.sources import PullSettings
-from coterie.kube.agent.settings import CapacitySettings, PodDefaults, PressureSettings
+from coterie.kube.agent.settings import CapacitySettings, DeviceSettings, PodDefaults, PressureSettings
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
 
@@ -44,6 +44,9 @@ class ControllerSettings:
     1."""
     autoscaler_seconds: int = 15
     """`autoscalerSeconds`: how often HorizontalPodAutoscalers are evaluated."""
+    local_slurm_user: str = ""
+    """`localSlurmUser`: the user as whom SlurmClusters with `local: true` run Slurm's commands on this machine; empty: such
+    clusters are refused."""
     port_range: tuple[int, int] = (20000, 32766)
     """`portRange`, first and last: the ports that engines of tasks get. Control planes that share a machine need ranges
     that do not meet."""
@@ -88,6 +91,10 @@ class AgentConfig:
     """Whether pods may ask for the machine's network (`hostNetwork: true`)."""
     link_routes: bool = True
     """`linkRoutes`: whether nodes on the same link are reached without VXLAN where the link lets such frames pass."""
+    runtime: str = "runp"
+    """`runtime`: what runs pods that name no RuntimeClass; runp or runc."""
+    container_runtime: str = "auto"
+    """`containerRuntime`: what runs containers of the handler runc; auto, containerd, runc or crun."""
     lease_seconds: int = 40
     """How long a sign of life is good for; a new one is given four times in this time."""
     defaults: PodDefaults = field(default_factory=PodDefaults)
@@ -95,6 +102,8 @@ class AgentConfig:
     pressure: PressureSettings = field(default_factory=PressureSettings)
     """`agent.eviction`: when memory, disk or processes run short, and pods are evicted."""
     capacity: CapacitySettings = field(default_factory=CapacitySettings)
+    devices: DeviceSettings = field(default_factory=DeviceSettings)
+    """`agent.gpus`: which GPUs the node offers."""
     bandwidth_mbit: int = 0
     """`capacity.bandwidth`; 0: the speed of the network card."""
     reserved_bandwidth_mbit: int = 10
@@ -147,6 +156,21 @@ class KusciaApiConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """`metrics`: the one page for Prometheus."""
+
+    enabled: bool = True
+    address: str = "127.0.0.1"
+    port: int = 9091
+    required: bool = False
+    """Whether the port was asked for. Without that, a node whose port is taken runs without the page and says so."""
+    allow: tuple[str, ...] = ()
+    """Addresses and networks that may scrape besides the machine itself."""
+    token_file: str = ""
+    """A file with a token with which anybody may scrape; empty: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogRotation:
     """`logrotate`: how much is kept of logs that grow without end."""
 
@@ -192,6 +216,7 @@ class NodeSettings:
     dns: DnsConfig = field(default_factory=DnsConfig)
     data_mesh: DataMeshConfig = field(default_factory=DataMeshConfig)
     kuscia_api: KusciaApiConfig = field(default_factory=KusciaApiConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     domain_key: SecretValue | None = None
     """The domain's RSA key (PEM) when the configuration carries it; None: the one in var/certs, made when missing."""
     log_level: str = "INFO"

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from functools import cache
 
 from coterie.base.clock import Clock
+from coterie.base.log import logger
 from coterie.kube.agent import agent as agents
-from coterie.kube.agent.images.puller import ImagePuller
+from coterie.kube.agent.images.model import ImageError
+from coterie.kube.agent.images.node_images import NodeImages
+from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.agent.network_check import NetworkCheck
 from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.plugin import AgentPlugin
+from coterie.kube.agent.runtimes.by_handler import RuntimesByHandler
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings, PodLogSettings, PodSettings
+from coterie.kube.api.errors import Forbidden
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
 from coterie.kube.network.overlay.controller import OverlayController
 from coterie.kube.network.policies.enforcer import PolicyEnforcer
 from coterie.kube.network.ports.publisher import PortPublisher
+from coterie.kuscia.api.types.job import APP_IMAGES
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.remote_engines import RemoteGateway
@@ -27,13 +34,15 @@ from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
 from coterie.node.join_bundle import Bundle
+from coterie.node.parts import container_runtime
 from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
-from coterie.node.parts.pod_network import DNS_PORT, PodNetworkPart
+from coterie.node.parts.pod_network import DNS_PORT, PodNetworkPart, shared_images
 from coterie.node.parts.policies import PolicyPlugin
 from coterie.node.parts.services import HostPortPlugin
 
+log = logger("node.agent")
 _NO_WAY = (
     "this node has no network to the other machines of its domain, where the gateway and the data mesh are: that needs a node "
     "that runs as root and can isolate pods"
@@ -51,12 +60,14 @@ def build(node: NodeContext) -> list[list[Runnable]]:
 def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]:
     """The node agent with its endpoint. The endpoint's port is known before the Node object names it."""
     settings, client, informers, clock = node.settings, node.client, node.informers, node.clock
-    runtime, tls = node.get("runtime", RunpRuntime), node.get("agent_tls", AgentTls)
+    network, runtime = node.get("runtime", RunpRuntime), node.get("pod_runtime", RuntimesByHandler)
+    tls = node.get("agent_tls", AgentTls)
+    _share_images(network.store, settings)
     part = node.get("pod_network", PodNetworkPart)
     bundle = node.find("join_bundle", Bundle)
     callers = node.find("pod_callers", PodCallers)
     rotation = settings.logrotate
-    check = _network_check(settings, runtime, part, clock)
+    check = _network_check(settings, network, runtime, part, clock)
     port = AgentPort(runtime, chosen, tls, clock)
     engines = _engine_plugin(node, chosen, callers, part, bundle)
     agent = agents.make(
@@ -81,17 +92,24 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             pods=PodSettings(
                 namespace=settings.only_namespace,
                 host_paths=chosen.host_paths,
-                withheld=(settings.paths.home,),
+                withheld=(settings.paths.home, *shared_images(settings)),
                 allow_privileged=chosen.allow_privileged,
                 defaults=chosen.defaults,
             ),
             logs=PodLogSettings(max_age_days=rotation.max_age_days),
+            default_handler=container_runtime.default_handler(
+                chosen, container_runtime.installed, root=os.getuid() == 0
+            ),
+            devices=chosen.devices,
         ),
         clock,
         plugins=[engines, *_network_plugins(node)],
-        images=ImagePuller(runtime.store, settings.images) if settings.images.remote else None,
+        images=NodeImages(network.store, settings.images, clock),
+        served_images=lambda: _app_images(client),
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
+    port.devices = agent.devices
+    node.provide("devices", agent.devices)
     if check is not None:
         check.on_change = agent.node.update_conditions
     _runtime, *rest = agent.groups
@@ -102,7 +120,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             RemoteGroups(
                 informers,
                 engines.pod_network,
-                runtime.set_remote_pods,
+                network.set_remote_pods,
                 clock,
                 domain=settings.domain,
                 node=chosen.node_name,
@@ -118,8 +136,26 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     ]
 
 
+def _share_images(store: ImageStore, settings: NodeSettings) -> None:
+    """Without the shared directory the node has all layers for itself, which is never wrong."""
+    try:
+        store.share(next(iter(shared_images(settings)), None))
+    except (ImageError, OSError) as problem:
+        log.warning("image.sharedStore is not used", why=str(problem))
+        store.share(None)
+
+
+async def _app_images(client: Client) -> set[str]:
+    """Names of images that AppImages have. A lite may not read them: there, what no pod uses may go."""
+    try:
+        page = await client.list(APP_IMAGES)
+    except Forbidden:
+        return set()
+    return {f"{each.spec.image.name}:{each.spec.image.tag}" for each in page.items}
+
+
 def _network_check(
-    settings: NodeSettings, runtime: RunpRuntime, part: PodNetworkPart, clock: Clock
+    settings: NodeSettings, network: RunpRuntime, runtime: RuntimesByHandler, part: PodNetworkPart, clock: Clock
 ) -> NetworkCheck | None:
     pods = settings.gateway.pods
     if pods is None:
@@ -129,7 +165,7 @@ def _network_check(
     reachable = settings.join is None or (bool(settings.remote_gateway) and not part.relayed)
     port = pods.gateway.port if settings.gateway.enabled and reachable else 0
     return NetworkCheck(
-        runtime,
+        network,
         settings.dns.address,
         name,
         port,

@@ -15,6 +15,7 @@ from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
 from coterie.base.tasks import TaskOwner
 from coterie.http.server import HttpServer
+from coterie.kube.agent.devices.manager import DeviceManager
 from coterie.kube.agent.runtimes.protocol import PodRuntime
 from coterie.kube.agent.server.endpoint import AgentEndpoint
 from coterie.kube.agent.server.usage import NodeUsage, UsageMeter
@@ -88,6 +89,8 @@ class AgentPort:
         self._tls = tls
         self._clock = clock
         self._stop = asyncio.Event()
+        self.devices: DeviceManager | None = None
+        """Whose measurements are served; set before it runs."""
         self._socket = socket.create_server((chosen.address, chosen.port), family=_family(chosen.address), backlog=128)
         self.port: int = self._socket.getsockname()[1]
 
@@ -97,7 +100,7 @@ class AgentPort:
     async def run(self) -> None:
         async with TaskOwner(self.name) as owner:
             meter = UsageMeter(self._runtime, machine_usage, self._clock)
-            endpoint = AgentEndpoint(self._runtime, meter, self._chosen.node_name, owner, self._clock)
+            endpoint = AgentEndpoint(self._runtime, meter, self._chosen.node_name, owner, self._clock, self.devices)
             http = HttpServer(endpoint.handle, user_of=user_from_certificate, problem_response=status_response)
             await http.serve(self._socket, self._tls.context())
             log.info("The agent's endpoint is served", address=self._chosen.address, port=self.port)

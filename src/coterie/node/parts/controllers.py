@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from coterie.base.clock import Clock
 from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
+from coterie.gpujobs.registry import CONTROLLERS as GPU_JOBS
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control import registry
@@ -22,6 +23,7 @@ from coterie.node.config import NodeSettings
 
 if TYPE_CHECKING:
     from coterie.base import pki
+    from coterie.gpujobs import controller as gpu_jobs
     from coterie.kube.controllers.nodeipam import plan as nodeipam
     from coterie.kube.controllers.nodelifecycle import plan as nodelifecycle
     from coterie.kuscia.control import deployment_scaling, partner_quotas
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from coterie.kuscia.identity import domain_identity
 else:
     pki = lazy_import("coterie.base.pki")
+    gpu_jobs = lazy_import("coterie.gpujobs.controller")
     nodeipam = lazy_import("coterie.kube.controllers.nodeipam.plan")
     nodelifecycle = lazy_import("coterie.kube.controllers.nodelifecycle.plan")
     deployment_scaling = lazy_import("coterie.kuscia.control.deployment_scaling")
@@ -46,7 +49,7 @@ def controllers(settings: NodeSettings, client: Client, informers: Informers, ca
     if settings.workload_approve is False:
         words = "enableWorkloadApprove: false: workloads of partners without a PartnerPolicy are accepted, as in Kuscia"
         logger("node").warning(words, advice="remove the line, and `coterie policy allow PARTNER` where it is wanted")
-    return registry.build((*PLATFORM, *KUSCIA), client, informers, provided(settings, informers, ca), clock)
+    return registry.build((*PLATFORM, *KUSCIA, *GPU_JOBS), client, informers, provided(settings, informers, ca), clock)
 
 
 def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.Provided:
@@ -73,6 +76,12 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
             lambda: nodelifecycle.Settings(grace=chosen.node_grace_seconds, eviction=chosen.pod_eviction_seconds)
         ),
         "node_ipam": cache(lambda: _node_ipam(settings)),
+        "gpu_jobs": lambda: gpu_jobs.GpuJobSettings(
+            settings.paths.run / "gpujobs",
+            local_user=chosen.local_slurm_user,
+            domain=settings.domain,
+            data_directory=settings.paths.data,
+        ),
         "certificate_authority": lambda: lambda: _certificate_authority(settings),
         "api_names": lambda: _api_names(settings),
     }

@@ -1,6 +1,6 @@
 """The network that pods have to themselves, made before everything that listens in it.
 
-Provides `runtime` (the RunpRuntime, open when this part's group has started) and `pod_network` (a PodNetworkPart: what there
+Provides `pod_runtime` (all runtimes of the node, open when this part's group has started), `runtime` (the RunpRuntime among them, which has the network) and `pod_network` (a PodNetworkPart: what there
 is, or why there is none), and `applied_remote_pods` where other machines have pods of the domain. The settings of later parts are changed so that their services to pods listen in that network.
 """
 
@@ -35,6 +35,7 @@ from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.cluster_network import GATEWAY_PORT
 from coterie.node.config import AgentConfig, ConfigError, NodeSettings
 from coterie.node.join_bundle import Bundle
+from coterie.node.parts import container_runtime
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.pod_dialler import PodDialler
 
@@ -73,9 +74,11 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     network = _network_settings(settings, chosen, node.find("join_bundle", Bundle))
     part = _part(settings, chosen, network)
     runtime = RunpRuntime(_runp_settings(settings, chosen, network if part.facts is not None else None))
+    runtimes = container_runtime.make(settings, chosen, runtime, runp_directory(settings))
     node.provide("runtime", runtime)
+    node.provide("pod_runtime", runtimes)
     node.provide("pod_network", part)
-    groups: list[list[Runnable]] = [[RuntimeService(runtime)]]
+    groups: list[list[Runnable]] = [[RuntimeService(runtimes)]]
     if part.facts is not None:
         sockets = NamespaceSockets(runp_directory(settings), _group(settings, chosen))
         node.provide("namespace_sockets", sockets)
@@ -226,6 +229,12 @@ def _mtu(chosen: AgentConfig, bundle: Bundle | None) -> int:
     return min(found, _LARGEST_MTU) - plan.HEADER_BYTES
 
 
+def shared_images(settings: NodeSettings) -> tuple[Path, ...]:
+    """The directory of layers that other domains use as well: no pod may write there."""
+    place = settings.images.shared_store
+    return (Path(place),) if place else ()
+
+
 def _runp_settings(settings: NodeSettings, chosen: AgentConfig, network: PodNetworkSettings | None) -> RunpSettings:
     paths, rotation = settings.paths, settings.logrotate
     return RunpSettings(
@@ -236,7 +245,7 @@ def _runp_settings(settings: NodeSettings, chosen: AgentConfig, network: PodNetw
         network=network,
         allow_host_network=chosen.allow_host_network,
         # Keys, the store and other pods' files; a container sees its own pod's directories all the same.
-        hidden=(paths.home,),
+        hidden=(paths.home, *shared_images(settings)),
         log_bytes=(rotation.max_file_mb or _POD_LOG_MB) << 20,
         log_files=rotation.max_files,
     )

@@ -25,6 +25,8 @@ class Content:
 
     blobs: dict[str, bytes] = field(default_factory=dict)
     manifests: dict[str, bytes] = field(default_factory=dict)
+    referrers: dict[str, bytes] = field(default_factory=dict)
+    """Digest -> index; without any the registry is one from before OCI 1.1."""
 
     def add(self, layers: list[bytes], *tags: str, sizes: dict[int, int] | None = None, **settings: Any) -> str:
         """An image of these unpacked layers; `sizes` are lies about them. The manifest's digest."""
@@ -96,9 +98,10 @@ class Registry:
         elif self.token and given != f"Bearer {self.token}":
             realm = f'Bearer realm="http://{self.host}/token",service="here",scope="repository:team/app:pull"'
             send(request, 401, b"{}", {"WWW-Authenticate": realm})
-        elif found := re.fullmatch(r"/v2/(?:mirror/)?team/app/(manifests|blobs)/(.+)", request.path):
+        elif found := re.fullmatch(r"/v2/(?:mirror/)?team/app/(manifests|blobs|referrers)/(.+)", request.path):
             kind, name = found.groups()
-            data = (self.content.manifests if kind == "manifests" else self.content.blobs).get(name)
+            held: dict[str, bytes] = getattr(self.content, kind)
+            data = held.get(name)
             if data is None:
                 send(request, 404, b'{"errors": [{"code": "UNKNOWN", "message": "not known here"}]}')
             elif begins := re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", "")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,32 @@ def test_a_walk_through_all_actions(cli, tmp_path):
     assert cli("ls", "-o", "name", *at)[1].splitlines()[2:] == ["team/app:1"]
 
 
+def test_save_and_gc(cli, tmp_path):
+    at = ("--store", "store")
+    (tmp_path / "i.tar").write_bytes(oci([tar([entry("f", b"12345")])]))
+    cli("load", "i.tar", *at)
+    assert cli("save", "team/app:1", "--to", "saved.tar", *at) == (0, "saved team/app:1\n", "")
+    assert cli("load", "saved.tar", "--store", "other")[0] == 0
+    ids = [
+        json.loads(cli("ls", "team/app:1", "-o", "json", "--store", name)[1])[0]["id"] for name in ("store", "other")
+    ]
+    assert ids[0] == ids[1]
+    code, _, err = cli("save", "coterie/host", "--to", "host.tar", *at)
+    assert code == 1 and "is a host environment" in err and not (tmp_path / "host.tar").exists()
+    assert not list(tmp_path.glob(".*.part"))
+    with Registry(Content()).serving() as registry:
+        registry.content.add([tar([entry("g", b"12345")])], "1")
+        name = f"{registry.host}/team/app:1"
+        cli("pull", name, *at)
+    assert cli("gc", "--unused-for", "1h", *at)[1].startswith("freed ")
+    used = tmp_path / "store" / "used"
+    for path in used.iterdir():
+        os.utime(path, (1, 1))
+    assert cli("gc", "--unused-for", "1h", "--dry-run", *at)[1] == f"would remove {name} (5B)\n"
+    assert cli("gc", "--unused-for", "1h", *at)[1].splitlines()[0] == f"removed {name} (5B)"
+    assert cli("ls", "-o", "name", *at)[1].splitlines()[2:] == ["team/app:1"]
+
+
 def test_pull(cli, tmp_path):
     with Registry(Content()).serving() as registry:
         registry.content.add([tar([entry("f", b"12345")])], "1")
@@ -93,6 +120,10 @@ def test_paths_that_an_image_makes_visible(cli, tmp_path):
         (("add", "x", "--command", "sh", "--visible", "/opt/.."), 1, "cannot be made visible"),
         (("load", "missing.tar"), 1, "No such file"),
         (("tag", "one"), 2, "tag IMAGE NAME"),
+        (("save",), 2, "which images to save"),
+        (("save", "coterie/host"), 2, "not for a terminal"),
+        (("gc", "x"), 2, "gc takes no images"),
+        (("gc", "--unused-for", "soon"), 2, "is not an age"),
         (("dance",), 2, "invalid choice"),
     ],
 )

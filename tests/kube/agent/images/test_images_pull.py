@@ -16,13 +16,14 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from image_kit import entry, sha, tar
 from registry_kit import Content, Registry, push, send
 
 from coterie.base.secret import STARS
+from coterie.kube.agent.images import export
 from coterie.kube.agent.images import pull as pulling
 from coterie.kube.agent.images import registry as registries
 from coterie.kube.agent.images.model import ImageError, StoredImage
@@ -368,6 +369,40 @@ def test_where_a_registry_may_lead_to(addresses: list[str], registry: list[str],
         assert registries.permitted(addresses, within, "r", "h") == chosen
 
 
+@pytest.mark.parametrize("target", ["127.0.0.1", "169.254.169.254", "10.0.0.5", "[::1]"])
+@pytest.mark.parametrize("through", ["redirect", "token server"])
+def test_a_public_registry_does_not_lead_into_this_network(
+    store: ImageStore, registry: Registry, monkeypatch: pytest.MonkeyPatch, target: str, through: str
+) -> None:
+    """The registry's own name counts as a public address here, although it is served on loopback."""
+    registry.content.add([BASE], "1")
+    name, port = registry.host.split(":")
+    resolve = registries._resolve
+    public = f"registry.example:{port}"
+    monkeypatch.setattr(
+        registries, "_resolve", lambda host, port: ["198.41.0.4"] if host == "registry.example" else resolve(host, port)
+    )
+    connect = socket.create_connection
+    reached: list[str] = []
+
+    def connected(address: tuple[str, int], *rest: Any) -> socket.socket:
+        reached.append(address[0])
+        return connect((name, address[1]) if address[0] == "198.41.0.4" else address, *rest)
+
+    monkeypatch.setattr(socket, "create_connection", connected)
+    place = f"http://{target}:{port}/latest/meta-data"
+    answers = {
+        "redirect": (302, {"Location": place}),
+        "token server": (401, {"WWW-Authenticate": f'Bearer realm="{place}"'}),
+    }
+    status, headers = answers[through]
+    registry.misbehave = lambda request: send(request, status, b"", headers) is None
+    endpoint = RegistryEndpoint.of(f"http://{public}")
+    with pytest.raises(ImageError, match="nearer to this machine"):
+        pulling.pull(store, pulling.parse(f"{public}/team/app:1"), [endpoint])
+    assert set(reached) == {"198.41.0.4"}
+
+
 # ----- a real registry
 
 
@@ -397,9 +432,22 @@ def test_a_real_registry(store: ImageStore, tmp_path: Path) -> None:
         assert pulling.pull(store, by_digest, [RegistryEndpoint.of(host)]).id == image.id
         with pytest.raises(ImageError, match="manifest unknown"):
             pulling.pull(store, pulling.parse(f"{host}/team/app:2"), [RegistryEndpoint.of(host)])
+        if shutil.which("skopeo"):
+            _push_with_skopeo(store, image, f"{host}/team/saved:1", tmp_path / "saved.tar")
+            other = ImageStore(tmp_path / "other")
+            again = pulling.pull(other, pulling.parse(f"{host}/team/saved:1"), [RegistryEndpoint.of(host)])
+            assert (again.id, again.layers, again.cmd) == (image.id, image.layers, image.cmd)
     finally:
         server.terminate()
         server.wait(10)
+
+
+def _push_with_skopeo(store: ImageStore, image: StoredImage, name: str, file: Path) -> None:
+    with file.open("wb") as out:
+        export.save(store, [image], out)
+    words = ["--insecure-policy", "copy", "--dest-tls-verify=false", f"oci-archive:{file}", f"docker://{name}"]
+    done = subprocess.run(["skopeo", *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def _wait_for(host: str) -> None:

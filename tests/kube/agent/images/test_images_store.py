@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import fcntl
+import gzip
 import io
+import lzma
 import os
 import stat
 import tarfile
@@ -13,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 from image_kit import config, docker, entry, folder, link, oci, sha, tar
 
-from coterie.kube.agent.images import archive
+from coterie.kube.agent.images import archive, layers
 from coterie.kube.agent.images.flatten import flatten
 from coterie.kube.agent.images.model import ImageError
 from coterie.kube.agent.images.store import HOST_IMAGE, PYTHON_IMAGE, ImageStore
@@ -134,6 +137,51 @@ def test_a_bomb_is_stopped(tmp_path):
     data = io.BytesIO(tar([entry("zeros", b"\0" * 5000)]))
     with tarfile.open(fileobj=data) as inner, pytest.raises(ImageError, match="larger"):
         unpack(inner, tmp_path, most_bytes=4000)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_layer_that_is_packed_far_too_tightly_is_stopped(store, monkeypatch, pack):
+    """The disk has room for what it becomes; it would still take the node's time and the room of others."""
+    monkeypatch.setattr(layers, "_RATIO_FROM", 1 << 20)
+    inner = tar([entry("zeros", bytes(16 << 20))])
+    packed = pack(inner)
+    assert len(inner) / len(packed) > 200
+    with pytest.raises(ImageError, match="bomb"):
+        layers.install_layer(store, sha(inner), lambda: io.BytesIO(packed))
+    assert list(store.layers.iterdir()) == []
+    tight = tar([entry(f"f{n}", os.urandom(2000) + bytes(100_000)) for n in range(20)])
+    layers.install_layer(store, sha(tight), lambda: io.BytesIO(pack(tight)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"Env": ["A=" + "x" * (128 << 10)]}, "more or longer"),
+        ({"Env": [f"A{n}=" + "x" * 1000 for n in range(1100)]}, "more or longer"),
+        ({"Env": ["A=1"] * 9000}, "more or longer"),
+        ({"Cmd": ["x" * (2 << 20)]}, "more or longer"),
+        ({"Env": [1]}, "not text"),
+        ({"Env": ["A=\0"]}, "not text"),
+        ({"Entrypoint": {"a": 1}, "User": 5}, "not text"),
+        ({"WorkingDir": ["/"]}, "not text"),
+        ({"Cmd": 5}, "not an image"),
+    ],
+)
+def test_configurations_that_no_program_can_be_started_with_are_refused(store, settings, words):
+    with pytest.raises(ImageError, match=words):
+        load(store, oci([BASE], **settings))
+    assert store.find("team/app:1") is None
+
+
+def test_archives_that_take_memory_or_the_stack_are_refused(store, monkeypatch):
+    nested = b'[{"Config": ' + b"[" * 100_000
+    with pytest.raises(ImageError, match="not an image"):
+        load(store, tar([entry("manifest.json", nested)]))
+    with pytest.raises(ImageError, match="too large"):
+        load(store, raw_member(tarfile.XHDTYPE, 1 << 20, bytes(1 << 20)) + END)
+    monkeypatch.setattr(archive, "_MOST_MEMBERS", 50)
+    with pytest.raises(ImageError, match="more files than an image has"):
+        load(store, tar([entry(f"f{n}") for n in range(60)]))
 
 
 def raw_member(type: bytes, size: int, data: bytes = b"") -> bytes:

@@ -23,7 +23,8 @@ from coterie.kube.agent.runtimes.runp.settings import RunpSettings
 class RunpHarness:
     image = HOST_IMAGE
 
-    def __init__(self, root: Path, settings: RunpSettings) -> None:
+    def __init__(self, root: Path, settings: RunpSettings, handler: str = "runp") -> None:
+        self.handler = handler
         self.root = root
         self.settings = settings
         self.runtime = RunpRuntime(settings)
@@ -31,9 +32,9 @@ class RunpHarness:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def opened(cls, root: Path, **changes: Any) -> AsyncIterator[RunpHarness]:
+    async def opened(cls, root: Path, handler: str = "runp", **changes: Any) -> AsyncIterator[RunpHarness]:
         settings = RunpSettings(directory=root / "runp", images=root / "images", node="test", hidden=(root / "runp",))
-        harness = cls(root, replace(settings, **changes))
+        harness = cls(root, replace(settings, **changes), handler)
         try:
             await harness.runtime.open()
             yield harness
@@ -84,6 +85,7 @@ class RunpHarness:
                     "10.9.8.7 friend\n",
                     "nameserver 10.9.8.7\n",
                     limits=pod_limits or NO_LIMITS,
+                    handler=self.handler,
                 )
             )
         spec = ContainerSpec(

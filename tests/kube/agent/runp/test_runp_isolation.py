@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import socket
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from coterie.kube.agent.images import archive
 from coterie.kube.agent.images.store import PYTHON_IMAGE
 from coterie.kube.agent.runtimes.protocol import Mount, RuntimeFailure, Security
 from coterie.kube.agent.runtimes.runp import users
-from root_kit import require_root
+from root_kit import needs_root, require_root
 
 exists = os.path.exists
 LINKS = [link(n, os.readlink(f"/{n}")) for n in ("bin", "lib", "lib64", "sbin") if os.path.islink(f"/{n}")]
@@ -300,7 +301,10 @@ class TestRootfs:
         rooted.powers["overlay"] = False
         assert "copy" in await rooted.output("echo copy > /etc/new; cat /etc/new", mounts=self.usr)
 
-    async def test_a_loaded_image_runs_with_its_layers_merged(self, rooted):
+    @pytest.mark.parametrize("shared", [False, True])
+    async def test_a_loaded_image_runs_with_its_layers_merged(self, rooted, tmp_path, shared):
+        if shared:
+            rooted.runtime.store.share(tmp_path / "shared")
         base = tar(
             [
                 *LINKS,
@@ -325,3 +329,23 @@ class TestRootfs:
         await rooted.runtime.stop_pod("uid-1", 0)
         rooted.runtime.store.collect()
         assert not layer.exists()
+
+
+@pytest.mark.parametrize("without", [(), ("namespaces",)], ids=["namespaces", "landlock"])
+@needs_root("makes a device")
+async def test_an_accelerator_is_for_those_who_were_given_it(fenced, tmp_path, without):
+    """A node that behaves like /dev/null, with the name of a GPU's. Landlock is what is left without namespaces."""
+    device = f"/dev/nvidia-test-{os.getpid()}"
+    os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    os.chmod(device, 0o666)
+    try:
+        async with RunpHarness.opened(tmp_path / "x", without=without) as harness:
+            if not harness.powers["landlock"]:
+                pytest.skip("needs Landlock")
+            script = (
+                f"[ -c {device} ] && (echo x > {device}) 2>/dev/null && echo used; echo y > /dev/null && echo plain"
+            )
+            assert (await harness.output(script)).split() == ["plain"]
+            assert (await harness.output(script, devices=(device,))).split() == ["used", "plain"]
+    finally:
+        os.unlink(device)

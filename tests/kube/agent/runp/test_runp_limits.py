@@ -112,6 +112,23 @@ async def test_killed_is_not_out_of_memory(grouped):
     assert (await grouped.ended()).reason == "Error"
 
 
+async def test_who_is_stopped_did_not_run_out_of_memory(grouped):
+    """Though one of its processes did, earlier."""
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"print(subprocess.run([sys.executable, '-c', {HOG!r}]).returncode, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    spec = await grouped.start("", limits=ContainerLimits(memory_bytes=64 << 20), **python(code))
+    if grouped.powers["cgroup"] == 2:
+        pytest.skip("all processes of a container end together with version 2")
+    await grouped.until(lambda: "-9" in log_text(spec.log_path), 30)
+    await grouped.runtime.stop_container("uid-1", "main", 0.1)
+    state = grouped.state()
+    assert (state.exit_code, state.signal, state.reason) == (137, 9, "Error")
+
+
 async def test_cpu_is_limited(grouped):
     spec = await grouped.start("", limits=ContainerLimits(cpu_milli=200, cpu_shares_milli=100), **python(SPIN))
     await grouped.ended(seconds=20)

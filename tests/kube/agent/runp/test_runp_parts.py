@@ -107,6 +107,43 @@ class TestGroups:
         files = {name: (at / name).read_text() for name in ("cpu.weight", "memory.max", "pids.max", "memory.oom.group")}
         assert files == {"cpu.weight": "1", "memory.max": "67108864", "pids.max": "10", "memory.oom.group": ""}
 
+    def test_what_killed_a_container_is_told_apart_in_version_2(self, tree):
+        """By its own limit, by that of its pod, by the node, or not for memory at all."""
+        groups = cgroups.CgroupV2(str(tree), "coterie/n")
+        groups.missing = []
+        groups.create("pod/c.0", 0, 0, 64 << 20, 0)
+        events = tree / "coterie/n/pod/c.0/memory.events"
+        for text, kills, own in (
+            ("max 0\noom 0\noom_kill 0\noom_group_kill 0\n", 0, False),
+            ("max 12\noom 1\noom_kill 2\noom_group_kill 1\n", 2, True),
+            ("max 0\noom 0\noom_kill 1\n", 1, False),
+            ("max 7\noom 0\noom_kill 0\n", 0, True),
+        ):
+            events.write_text(text)
+            assert (groups.out_of_memory("pod/c.0"), groups.memory_limit_reached("pod/c.0")) == (kills, own)
+        events.unlink()
+        assert (groups.out_of_memory("pod/c.0"), groups.memory_limit_reached("pod/c.0")) == (0, False)
+
+    @pytest.mark.parametrize("counted", [True, False])
+    def test_swap_does_not_get_around_a_limit_in_version_1(self, tmp_path, counted):
+        at = tmp_path / "memory/coterie/n/pod"
+        at.mkdir(parents=True)
+        files = ["memory.limit_in_bytes", "memory.swappiness", *(["memory.memsw.limit_in_bytes"] if counted else [])]
+        for name in files:
+            (at / name).touch()
+        groups = cgroups.CgroupV1({"memory": str(tmp_path / "memory")}, "coterie/n")
+        assert groups.missing == ["cpu", "pids"]
+        groups.create("pod", 500, 0, 64 << 20, 10)
+        found = {name: (at / name).read_text() for name in files}
+        limit = str(64 << 20)
+        swap = (
+            {"memory.memsw.limit_in_bytes": limit, "memory.swappiness": ""} if counted else {"memory.swappiness": "0"}
+        )
+        assert found == {"memory.limit_in_bytes": limit, **swap}
+        (at / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+        (at / "memory.max_usage_in_bytes").write_text(limit)
+        assert groups.out_of_memory("pod") == 2 and groups.memory_limit_reached("pod")
+
     def test_limits_change(self, tree):
         groups = cgroups.CgroupV2(str(tree), "coterie/n")
         groups.missing = []

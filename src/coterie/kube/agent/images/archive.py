@@ -19,9 +19,11 @@ from typing import IO, Any
 from coterie.kube.agent.images.layers import architecture, hexadecimal, install_layer, layers_of, stored_image
 from coterie.kube.agent.images.model import ImageError, StoredImage, normalise
 from coterie.kube.agent.images.store import ImageStore
+from coterie.kube.agent.images.unpack import LayerMember
 
 _MOST_JSON = 16 << 20
 _CHUNK = 1 << 20
+_MOST_MEMBERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,24 @@ class _Found:
 def load(store: ImageStore, file: IO[bytes], name: str = "") -> list[StoredImage]:
     """Add all images of an archive; `name` is for one that bears none. Raises ImageError."""
     try:
-        with tarfile.open(fileobj=file, mode="r:*") as archive:
-            members = {_clean(member.name): member for member in archive if member.isreg()}
+        with store.installing(), tarfile.open(fileobj=file, mode="r:*", tarinfo=LayerMember) as archive:
+            members = _members(archive)
             found = _find(archive, members)
             return [image for entry in found for image in _add(store, archive, members, entry, name)]
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as problem:
         raise ImageError(f"the archive cannot be read: {problem}") from problem
-    except (KeyError, TypeError, ValueError) as problem:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as problem:
         raise ImageError(f"the archive is not an image of OCI or Docker: {problem}") from problem
+
+
+def _members(archive: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
+    found = {}
+    for count, member in enumerate(archive):
+        if count > _MOST_MEMBERS:
+            raise ImageError("the archive has more files than an image has")
+        if member.isreg():
+            found[_clean(member.name)] = member
+    return found
 
 
 def _clean(name: str) -> str:
@@ -123,6 +135,7 @@ def _add(
         install_layer(store, digest, lambda path=path: _open(archive, members, path))  # type: ignore[misc]
         for path, digest in zip(found.layers, digests, strict=True)
     )
+    store.keep_config(found.config)
     return [store.save(stored_image(each, found.config, size=size)) for each in normal]
 
 

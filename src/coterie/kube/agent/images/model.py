@@ -13,11 +13,37 @@ from dataclasses import dataclass
 HOST, ROOTFS = "host", "rootfs"
 _NAME = re.compile(r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?::[0-9]+)?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*", re.ASCII)
 _TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _DEFAULTS = ("docker.io/library/", "index.docker.io/library/", "docker.io/", "index.docker.io/", "library/")
 
 
 class ImageError(Exception):
     """The image cannot be used, or what was asked of the store cannot be done; told to the user as it stands."""
+
+
+class ImageRefused(ImageError):
+    """The image is there and must not be started. `reason` is what container statuses show."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+ID_MISMATCH = "ImageIDMismatch"
+SIGNATURE_FAILED = "SignatureValidationFailed"
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredImage:
+    """What whoever made a pod demands of its image, besides the name."""
+
+    id: str = ""
+    """`sha256:...`: the image's id, or the digest by which a registry knows it. Empty: any."""
+    signature: str = ""
+    """Base64 of a signature of the id, for images that have none in a registry."""
+
+
+ANY_IMAGE = RequiredImage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +69,22 @@ class StoredImage:
     """Paths of the machine that containers of a host environment see besides the environment itself, read-only."""
     manifest: str = ""
     """`sha256:...` of the manifest, by which a registry knows the image; empty for images of another origin."""
+    platform_manifest: str = ""
+    """That of the manifest for this machine, where `manifest` is an index."""
+    signatures: tuple[tuple[str, str, str, str], ...] = ()
+    """That the registry had of either, as `signatures.py` writes them; verified whenever the image is used."""
+
+
+def id_problem(image: StoredImage, required: str) -> str:
+    """Why the image is not the required one; empty when it is, or any will do."""
+    if not required:
+        return ""
+    wanted = required if required.startswith("sha256:") else f"sha256:{required}"
+    if not _DIGEST.fullmatch(wanted):
+        return f'the required image id "{required[:80]}" is not sha256: and 64 hexadecimal digits; `coterie image ls -o json` has it'
+    if wanted in (image.id, image.manifest, image.platform_manifest):
+        return ""
+    return f'image "{image.name}" on this node has the id {image.id}, and {wanted} is required'
 
 
 def normalise(name: str) -> str:

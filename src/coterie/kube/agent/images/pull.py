@@ -18,11 +18,12 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.base.files import private_directory
+from coterie.base.lazy_import import lazy_import
 from coterie.kube.agent.images.layers import (
     architecture,
     hexadecimal,
@@ -31,11 +32,24 @@ from coterie.kube.agent.images.layers import (
     layers_of,
     stored_image,
 )
-from coterie.kube.agent.images.model import ImageError, StoredImage, normalise, split
+from coterie.kube.agent.images.model import (
+    SIGNATURE_FAILED,
+    ImageError,
+    ImageRefused,
+    StoredImage,
+    normalise,
+    split,
+)
 from coterie.kube.agent.images.references import ImageReference, RegistryEndpoint
 from coterie.kube.agent.images.registry import RegistryClient, RegistryUnavailable
+from coterie.kube.agent.images.signature_policy import SignatureRule
 from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.agent.images.unpack import MOST_BYTES
+
+if TYPE_CHECKING:
+    from coterie.kube.agent.images import signatures
+else:
+    signatures = lazy_import("coterie.kube.agent.images.signatures")
 
 _CHUNK = 1 << 18
 _AT_ONCE = 3
@@ -59,6 +73,8 @@ class _Part:
 @dataclass(frozen=True, slots=True)
 class _Manifest:
     digest: str
+    platform: str
+    """The digest of the manifest for this machine."""
     config: _Part
     layers: tuple[_Part, ...]
 
@@ -83,12 +99,15 @@ def pull(
     *,
     progress: Progress = lambda digest, done, total: None,
     pause: Pause = lambda attempt: None,
+    signed_by: SignatureRule | None = None,
 ) -> StoredImage:
-    """From the first of the sources that has it. Raises ImageError with what the last one answered."""
+    """From the first of the sources that has it. Raises ImageError with what the last one answered. `signed_by`: a signature is
+    demanded before anything is fetched."""
     problem: ImageError = ImageError(f"there is no source for {wanted.name}")
     for source in sources:
         try:
-            return _Pull(store, RegistryClient(source), wanted, progress, pause).run()
+            with store.installing():
+                return _Pull(store, RegistryClient(source), wanted, progress, pause, signed_by).run()
         except ImageError as failed:
             problem = failed
         except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as failed:
@@ -105,9 +124,11 @@ class _Pull:
     wanted: ImageReference
     progress: Progress
     pause: Pause
+    signed_by: SignatureRule | None
 
     def run(self) -> StoredImage:
         manifest = self._attempts(lambda: self._manifest(self.wanted.reference, 0))
+        signed = self._attempts(lambda: self._signatures(manifest)) if self.signed_by is not None else ()
         config = self._attempts(lambda: self.client.small_blob(self.wanted.repository, manifest.config.digest))
         if hashlib.sha256(config).hexdigest() != hexadecimal(manifest.config.digest):
             raise ImageError(f"the configuration of {self.wanted.name} is not what its digest says")
@@ -131,7 +152,22 @@ class _Pull:
                 for fetch in fetches:
                     fetch.cancel()
         size = sum(layer_size(self.store, digest) or 0 for digest in unpacked)
-        return self.store.save(stored_image(self.wanted.name, config, size=size, manifest=manifest.digest))
+        self.store.keep_config(config)
+        image = stored_image(self.wanted.name, config, size=size, manifest=manifest.digest)
+        platform = manifest.platform if manifest.platform != manifest.digest else ""
+        return self.store.save(replace(image, platform_manifest=platform, signatures=signed))
+
+    def _signatures(self, manifest: _Manifest) -> tuple[tuple[str, str, str, str], ...]:
+        """Those that count. Raises ImageRefused when there is none."""
+        assert self.signed_by is not None
+        digests = dict.fromkeys((manifest.digest, manifest.platform))
+        keys = signatures.load_keys(self.signed_by.keys)
+        found = [each for digest in digests for each in signatures.find(self.client, self.wanted.repository, digest)]
+        valid = [each for each in found if signatures.is_valid(each, digests, keys)]
+        if not valid:
+            what = f"none of its {len(found)} signatures is valid for the keys" if found else "it has no signature"
+            raise ImageRefused(SIGNATURE_FAILED, f"{self.wanted.name} must be signed (image.signatures), and {what}")
+        return tuple(each.as_text() for each in valid)
 
     def _attempts(self, work: Callable[[], Any]) -> Any:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -155,11 +191,11 @@ class _Pull:
                 raise ImageError(f"{self.wanted.name} is an index of indexes")
             inner = self._manifest(_for_this_machine(body["manifests"]), nested + 1)
             # A name by digest names the index: it stays the image's.
-            return _Manifest(digest if not nested else inner.digest, inner.config, inner.layers)
+            return _Manifest(digest if not nested else inner.digest, inner.platform, inner.config, inner.layers)
         if body.get("schemaVersion") != 2 or "config" not in body:
             raise ImageError(f"{self.wanted.name} has a manifest of an old form; push it again with a newer tool")
         parts = tuple(_part(each) for each in body["layers"])
-        return _Manifest(digest, _part(body["config"]), parts)
+        return _Manifest(digest, digest, _part(body["config"]), parts)
 
     def _check_room(self, parts: Iterator[_Part]) -> None:
         needed = sum(part.size for part in parts)

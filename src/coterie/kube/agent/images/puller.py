@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coterie.base.lazy_import import lazy_import
-from coterie.kube.agent.images.model import ImageError, StoredImage
+from coterie.kube.agent.images.model import ImageError, StoredImage, id_problem
+from coterie.kube.agent.images.signature_policy import required_rule
 from coterie.kube.agent.images.sources import PullSettings, RegistryCredentials
 from coterie.kube.agent.images.store import ImageStore
 
@@ -36,8 +37,9 @@ class ImagePuller:
         self._running: dict[tuple[str, tuple[RegistryCredentials, ...]], asyncio.Task[PullOutcome]] = {}
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
-    def needed(self, image: str, policy: str) -> bool:
-        """Whether it must be pulled before a container starts. Names that are none are the runtime's to refuse."""
+    def needed(self, image: str, policy: str, required: str = "") -> bool:
+        """Whether it must be pulled before a container starts. Names that are none are the runtime's to refuse. `required`:
+        the id that it must have; the image of the name in the registry may be another one than the one that is here."""
         if not self._settings.remote or policy == NEVER:
             return False
         try:
@@ -47,7 +49,8 @@ class ImagePuller:
         if found is not None and found.builtin:
             return False
         # By digest an image is always the same one.
-        return found is None or (policy == ALWAYS and "@" not in image and bool(found.manifest))
+        changed = policy == ALWAYS or bool(id_problem(found, required)) if found is not None else False
+        return found is None or (changed and "@" not in image and bool(found.manifest))
 
     async def pull(self, image: str, credentials: Sequence[RegistryCredentials]) -> PullOutcome:
         """Raises ImageError. Who asks for what is being pulled with the same credentials waits for that."""
@@ -65,7 +68,12 @@ class ImagePuller:
         async with self._turn:
             began = time.monotonic()
             pulled = await asyncio.to_thread(
-                pulling.pull, self._store, wanted, sources, pause=lambda attempt: time.sleep(_FIRST_PAUSE * 2**attempt)
+                pulling.pull,
+                self._store,
+                wanted,
+                sources,
+                pause=lambda attempt: time.sleep(_FIRST_PAUSE * 2**attempt),
+                signed_by=required_rule(self._settings.signatures, wanted.name),
             )
             return PullOutcome(pulled, time.monotonic() - began)
 

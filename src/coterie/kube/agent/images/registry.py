@@ -42,6 +42,10 @@ class RegistryUnavailable(ImageError):
     """The registry cannot be reached or is overloaded: worth another try later."""
 
 
+class NotInRegistry(ImageError):
+    """The registry has no such image, tag or digest."""
+
+
 @dataclass(slots=True)
 class RegistryClient:
     """Connections to one registry for one pull; keeps the tokens it was given."""
@@ -55,6 +59,11 @@ class RegistryClient:
         path = f"{self.endpoint.path_of(repository)}/manifests/{urllib.parse.quote(reference, safe=':')}"
         with self._get(path, repository, {"Accept": ", ".join(MANIFEST_TYPES)}) as answer:
             return _small(answer, f"the manifest of {repository}:{reference}")
+
+    def referrers(self, repository: str, digest: str) -> bytes:
+        """The index of what refers to a digest (OCI 1.1)."""
+        with self._get(f"{self.endpoint.path_of(repository)}/referrers/{digest}", repository, {}) as answer:
+            return _small(answer, f"the list of what refers to {digest[:19]}")
 
     def small_blob(self, repository: str, digest: str) -> bytes:
         with self._get(f"{self.endpoint.path_of(repository)}/blobs/{digest}", repository, {}) as answer:
@@ -256,7 +265,7 @@ def _check_status(answer: http.client.HTTPResponse, host: str, repository: str) 
         return
     why = _reason(answer)
     if answer.status == http.HTTPStatus.NOT_FOUND:
-        raise ImageError(f"{host} has no such image {repository}{why}")
+        raise NotInRegistry(f"{host} has no such image {repository}{why}")
     if answer.status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN):
         raise ImageError(f"{host} does not allow pulling {repository}{why}")
     if answer.status == http.HTTPStatus.TOO_MANY_REQUESTS or answer.status >= 500:

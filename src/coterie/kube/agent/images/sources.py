@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from coterie.base.secret import SecretValue
+from coterie.kube.agent.images.collect import CollectionSettings
 from coterie.kube.agent.images.model import ImageError
 from coterie.kube.agent.images.references import ImageReference, RegistryEndpoint
+from coterie.kube.agent.images.signature_policy import SignatureRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,10 @@ class PullSettings:
     """For images whose name has no registry; None: they are pulled from nowhere."""
     proxy: str = ""
     registries: tuple[ConfiguredRegistry, ...] = field(default=())
+    shared_store: str = ""
+    """A directory for layers that all domains of the machine with the same setting use together; empty: none."""
+    signatures: tuple[SignatureRule, ...] = ()
+    collection: CollectionSettings = field(default_factory=CollectionSettings)
 
     def sources(
         self, wanted: ImageReference, credentials: Sequence[RegistryCredentials] = ()

@@ -3,6 +3,10 @@
     <directory>/refs/<name>.json         what a name stands for
     <directory>/layers/<digest>/fs       an unpacked layer, shared by all images that have it
     <directory>/layers/<digest>/lock     held by whoever uses the layer
+    <directory>/layers/<digest>/tar      how to pack the layer again (tar_record.py)
+    <directory>/configs/<digest>         the configuration of an image
+    <directory>/used/<digest>            of an image: its mtime says when it was last used
+    <directory>/shared                   a link to the directory whose layers several domains share, if there is one
 
 Built in, and never on disk: `coterie/host:latest`, the machine's own programs, and `coterie/python:latest`, the
 interpreter that Coterie runs on. Every change is one rename, so a crash leaves the old or the new.
@@ -16,15 +20,17 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import coterie
-from coterie.base.files import PRIVATE_FILE, private_directory, write_atomic
+from coterie.base.files import PRIVATE_DIRECTORY, PRIVATE_FILE, private_directory, write_atomic
+from coterie.kube.agent.images.environment import environment_id
 from coterie.kube.agent.images.model import HOST, ROOTFS, ImageError, StoredImage, normalise, without_registry
 
 HOST_IMAGE = "coterie/host:latest"
@@ -36,6 +42,10 @@ class ImageStore:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.layers = directory / "layers"
+        self.environments = directory / "environments"
+        """What is known about the files of host environments."""
+        self._configs = directory / "configs"
+        self._used = directory / "used"
         self._refs = directory / "refs"
         self._builtin = {image.name: image for image in builtin_images()}
 
@@ -87,10 +97,30 @@ class ImageStore:
         """Unpacked layers, topmost first."""
         return [self.layer(digest) / "fs" for digest in reversed(image.layers)]
 
+    def overlay_layers(self, image: StoredImage) -> tuple[str, list[str]] | None:
+        """The directory that has all unpacked layers of an image, and their names in it, topmost first. None: some lie in the
+        shared directory and others do not."""
+        places = [os.path.realpath(self.layer(digest)) for digest in reversed(image.layers)]
+        parents = {os.path.dirname(place) for place in places} or {str(self.layers)}
+        return (parents.pop(), [f"{os.path.basename(place)}/fs" for place in places]) if len(parents) == 1 else None
+
     def layer(self, digest: str) -> Path:
         return self.layers / digest.removeprefix("sha256:")
 
+    def config(self, image_id: str) -> bytes | None:
+        """The image's configuration as it came, whose digest is the image's id."""
+        try:
+            return (self._configs / image_id.removeprefix("sha256:")).read_bytes()
+        except FileNotFoundError:
+            return None
+
     # ----- changing
+
+    def keep_config(self, config: bytes) -> None:
+        path = self._configs / hashlib.sha256(config).hexdigest()
+        if not path.exists():
+            private_directory(self._configs)
+            write_atomic(path, config)
 
     def save(self, image: StoredImage) -> StoredImage:
         """Give a name to an image, taking it from any other that had it."""
@@ -99,6 +129,7 @@ class ImageStore:
         private_directory(self._refs)
         text = json.dumps(asdict(replace(image, builtin=False)), indent=1, sort_keys=True)
         write_atomic(self._path(image.name), text, mode=PRIVATE_FILE)
+        self.mark_used((image.id,))
         return image
 
     def add_host(
@@ -125,7 +156,7 @@ class ImageStore:
             workdir=workdir,
             visible=tuple(os.path.normpath(path) for path in visible),
         )
-        return self.save(replace(image, id=_id_of(image)))
+        return self.save(replace(image, id=environment_id(image, self.environments)))
 
     def add_rootfs(
         self,
@@ -165,34 +196,194 @@ class ImageStore:
         self.collect()
         return image
 
-    def collect(self) -> None:
-        """Remove layers without a name. One that a container uses stays until a later time."""
-        needed = {digest.removeprefix("sha256:") for image in self.images() for digest in image.layers}
+    def collect(self, *, downloads_before: float = 0.0) -> None:
+        """Remove layers and configurations without a name. A layer that a container uses stays until a later time.
+        `downloads_before`: interrupted downloads that nothing was added to since then go as well. While an image is being
+        installed nothing is removed: its layers have no name yet."""
+        with self._locked(fcntl.LOCK_EX) as alone:
+            if alone:
+                self._collect(downloads_before)
+
+    def installing(self) -> contextlib.AbstractContextManager[bool]:
+        """While an image is being installed: layers that it finds here stay."""
+        return self._locked(fcntl.LOCK_SH)
+
+    @contextlib.contextmanager
+    def _locked(self, kind: int) -> Iterator[bool]:
+        private_directory(self.directory)
+        with _flocked(self.directory / "lock", kind) as held:
+            yield held
+
+    def _collect(self, downloads_before: float) -> None:
+        images = self.images()
+        needed = {digest.removeprefix("sha256:") for image in images for digest in image.layers}
+        ids = {image.id.removeprefix("sha256:") for image in images}
+        for path in [*self._configs.glob("*"), *self._used.glob("*")]:
+            if path.name not in ids and not path.name.startswith("."):
+                path.unlink(missing_ok=True)
+        for path in (self.directory / "downloads").glob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < downloads_before:
+                    path.unlink()
         if not self.layers.is_dir():
             return
         for layer in list(self.layers.iterdir()):
-            if layer.name in needed or layer.name.startswith("."):
-                continue
-            with self._unused(layer) as unused:
-                if unused:
-                    aside = self.layers / f".gone-{layer.name}"
-                    os.replace(layer, aside)
-                    remove_tree(aside)
+            if layer.name not in needed and not layer.name.startswith("."):
+                _remove_unused(layer)
+        if self.shared is not None:
+            self.shared.collect()
+
+    # ----- use
+
+    def mark_used(self, ids: Iterable[str]) -> None:
+        """Images are removed in the order in which they were last used."""
+        for image_id in ids:
+            path = self._used / image_id.removeprefix("sha256:")
+            try:
+                os.utime(path)
+            except FileNotFoundError:
+                private_directory(self._used)
+                path.touch(mode=PRIVATE_FILE)
+
+    def last_used(self, ids: Iterable[str]) -> dict[str, float]:
+        """Seconds since 1970, of the images that were ever used; they begin with their arrival."""
+        found = {}
+        for image_id in ids:
+            with contextlib.suppress(FileNotFoundError):
+                found[image_id] = (self._used / image_id.removeprefix("sha256:")).stat().st_mtime
+        return found
+
+    def is_locked(self, image: StoredImage) -> bool:
+        """Whether something runs from its layers."""
+        for digest in image.layers:
+            with _unused(self.layer(digest)) as unused:
+                if not unused:
+                    return True
+        return False
+
+    @property
+    def disk(self) -> Path:
+        """A directory of the file system that layers lie on."""
+        shared = [self.shared.directory] if self.shared is not None else []
+        return next(path for path in (*shared, self.layers, self.directory, *self.directory.parents) if path.is_dir())
+
+    # ----- sharing
+
+    @property
+    def shared(self) -> SharedLayers | None:
+        """Where layers are put that other domains of the machine may use as well; None: nowhere."""
+        try:
+            return SharedLayers(Path(os.readlink(self.directory / "shared")))
+        except OSError:
+            return None
+
+    def share(self, place: Path | None) -> None:
+        """Put layers that come from now on into `place`, or no longer. Raises ImageError when it cannot be trusted."""
+        link = self.directory / "shared"
+        private_directory(self.directory)
+        if place is not None:
+            SharedLayers(place).join(self.directory)
+        if place is None or self.shared is None or self.shared.directory != place:
+            link.unlink(missing_ok=True)
+        if place is not None and not link.is_symlink():
+            link.symlink_to(place)
+
+
+class SharedLayers:
+    """Layers that several stores of one user of the machine use. Names, configurations and credentials stay with each store.
+
+        <directory>/layers/<digest>    an unpacked layer, as in a store; stores have a link to it
+        <directory>/stores/<hash>      the path of a store that uses this directory
+
+    A layer comes in only when its content was checked against its digest, and a store gets a link only when it has shown
+    the content itself: knowing the digest of another domain's private layer is not enough to read it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.layers = directory / "layers"
+        self._stores = directory / "stores"
+
+    def join(self, store: Path) -> None:
+        """Raises ImageError for a directory that others than this user can read or write."""
+        if not self.directory.is_absolute():
+            raise ImageError(f"{self.directory} is not an absolute path")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
+            about = os.lstat(self.directory)
+        except OSError as problem:
+            raise ImageError(f"{self.directory} cannot be used for images: {problem.strerror}") from problem
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            raise ImageError(
+                f"{self.directory} cannot be used for images of several domains: it must be a directory of the user that runs "
+                "them, and closed to others (chmod 700)"
+            )
+        for path in (self.layers, self._stores):
+            private_directory(path)
+        name = hashlib.sha256(os.fsencode(store.absolute())).hexdigest()[:32]
+        write_atomic(self._stores / name, str(store.absolute()))
 
     @contextlib.contextmanager
-    def _unused(self, layer: Path) -> Iterator[bool]:
-        try:
-            handle = os.open(layer / "lock", os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            yield True
+    def locked(self, kind: int) -> Iterator[bool]:
+        """Shared while a layer is installed or linked, exclusive (and not waited for) while layers are removed."""
+        with _flocked(self.directory / "lock", kind) as held:
+            yield held
+
+    def collect(self) -> None:
+        """Remove layers that no store has a link to."""
+        if not self.layers.is_dir():
             return
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield True
-        except BlockingIOError:
-            yield False
-        finally:
-            os.close(handle)
+        with self.locked(fcntl.LOCK_EX) as alone:
+            if not alone:
+                return
+            linked: set[str] = set()
+            for entry in list(self._stores.glob("*")):
+                store = Path(entry.read_text())
+                if not store.is_dir():
+                    entry.unlink()
+                elif (store / "layers").is_dir():
+                    linked |= {path.name for path in (store / "layers").iterdir() if path.is_symlink()}
+            for layer in list(self.layers.iterdir()):
+                if layer.name not in linked and not layer.name.startswith("."):
+                    _remove_unused(layer)
+
+
+@contextlib.contextmanager
+def _flocked(path: Path, kind: int) -> Iterator[bool]:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
+    try:
+        fcntl.flock(handle, kind | (fcntl.LOCK_NB if kind == fcntl.LOCK_EX else 0))
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(handle)
+
+
+def _remove_unused(layer: Path) -> None:
+    with _unused(layer) as unused:
+        if unused and layer.is_symlink():
+            layer.unlink()
+        elif unused:
+            aside = layer.with_name(f".gone-{layer.name}")
+            os.replace(layer, aside)
+            remove_tree(aside)
+
+
+@contextlib.contextmanager
+def _unused(layer: Path) -> Iterator[bool]:
+    try:
+        handle = os.open(layer / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield True
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(handle)
 
 
 def builtin_images() -> tuple[StoredImage, ...]:
@@ -273,6 +464,7 @@ def _load(path: Path) -> StoredImage:
     data = json.loads(path.read_bytes())
     for key in ("entrypoint", "cmd", "layers", "visible"):
         data[key] = tuple(data.get(key, ()))
+    data["signatures"] = tuple(tuple(each) for each in data.get("signatures", ()))
     data["env"] = tuple((name, value) for name, value in data["env"])
     return StoredImage(**data)
 
@@ -282,7 +474,8 @@ def _id_of(image: StoredImage) -> str:
     facts = {"builtin": image.name} if image.builtin else {**asdict(image), "name": "", "id": "", "size": 0}
     if not image.visible:
         facts.pop("visible", None)  # as before images had this
-    facts.pop("manifest", None)
+    for key in ("manifest", "platform_manifest", "signatures"):
+        facts.pop(key, None)
     text = json.dumps(facts, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 

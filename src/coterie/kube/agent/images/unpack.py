@@ -11,7 +11,7 @@ import contextlib
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,15 @@ _EXTENDED = (
 )
 
 
-def unpack(archive: tarfile.TarFile, target: Path, *, most_bytes: int = MOST_BYTES) -> int:
-    """Unpack into an empty directory; the bytes of all files. Raises ImageError also when the disk has not that much room."""
+def unpack(
+    archive: tarfile.TarFile,
+    target: Path,
+    *,
+    most_bytes: int = MOST_BYTES,
+    observe: Callable[[int, int, str], None] = lambda offset, size, path: None,
+) -> int:
+    """Unpack into an empty directory; the bytes of all files. Raises ImageError also when the disk has not that much room.
+    `observe` gets each member: where its content begins in the tar, the content's size, and the file that has it now."""
     total = names = 0
     disk = os.statvfs(target)
     most_bytes = min(most_bytes, disk.f_bavail * disk.f_frsize - _SPARE_BYTES)
@@ -76,6 +83,7 @@ def unpack(archive: tarfile.TarFile, target: Path, *, most_bytes: int = MOST_BYT
             total += member.size if member.isreg() else 0
             if total > most_bytes or count > most_members:
                 raise ImageError("the image is larger than what may be unpacked")
+            observe(member.offset_data, member.size if member.isreg() else 0, "/".join(parts))
             if parts:
                 _place(archive, member, root, parts)
                 if member.isdir():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coterie.kube.agent.node.conditions import ConditionReading
 from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.plugin import NO_ADDITIONS, NodeAdditions
 from coterie.kube.agent.settings import CapacitySettings
@@ -9,6 +13,24 @@ from coterie.kube.api import quantity
 from coterie.kube.api.quantity import BINARY_SI, Quantity
 
 Resources = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDevices:
+    """What the devices of a node add to it, as they are now."""
+
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    allocatable: Mapping[str, int] = field(default_factory=dict)
+    """Without those that are unhealthy."""
+    condition: ConditionReading | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_DEVICES = NodeDevices()
+
+
+def with_devices(resources: Resources, devices: Mapping[str, int]) -> Resources:
+    return {**resources, **{name: str(count) for name, count in devices.items()}} if devices else resources
 
 
 def capacity(facts: MachineFacts, wanted: CapacitySettings, additions: NodeAdditions = NO_ADDITIONS) -> Resources:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
 from coterie import __version__
 from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.plugin import NodeAdditions
+from coterie.kube.agent.runtimes.protocol import RuntimeHandler
 from coterie.kube.agent.settings import AgentSettings
-from coterie.kube.api.labels import COTERIE_LOCAL_PATH, COTERIE_POD_NAMESPACE
+from coterie.kube.api.labels import COTERIE_HANDLER_PREFIX, COTERIE_LOCAL_PATH, COTERIE_POD_NAMESPACE, COTERIE_RUNTIME
 from coterie.kube.api.meta import Object
 
 
@@ -18,29 +24,55 @@ class NameTaken(Exception):
         self.forever = forever
 
 
-def labels(settings: AgentSettings, facts: MachineFacts, additions: NodeAdditions) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class NodeRuntime:
+    """What a node says about what runs its containers."""
+
+    name: str
+    handlers: tuple[RuntimeHandler, ...] = ()
+    limitations: tuple[str, ...] = ()
+    """What it cannot isolate or limit on this machine, one sentence each."""
+
+    @property
+    def available(self) -> list[str]:
+        return [each.name for each in self.handlers if each.available]
+
+
+def labels(
+    settings: AgentSettings, facts: MachineFacts, additions: NodeAdditions, runtime: NodeRuntime
+) -> dict[str, str]:
     return {
         "kubernetes.io/hostname": settings.node_name,
         "kubernetes.io/os": facts.operating_system,
         "kubernetes.io/arch": facts.architecture,
         **additions.labels,
+        **{f"{COTERIE_HANDLER_PREFIX}{name}": "true" for name in runtime.available},
         **({COTERIE_POD_NAMESPACE: settings.pods.namespace} if settings.pods.namespace else {}),
         **settings.node.labels,
     }
 
 
-def node_annotations(settings: AgentSettings) -> dict[str, str]:
-    return {COTERIE_LOCAL_PATH: str(settings.volumes_directory)}
+def stale_labels(known: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, None]:
+    """Labels of handlers that the node no longer has, as a patch that takes them away."""
+    return {key: None for key in known if key.startswith(COTERIE_HANDLER_PREFIX) and key not in wanted}
 
 
-def new_node(settings: AgentSettings, facts: MachineFacts, additions: NodeAdditions) -> Object:
+def node_annotations(settings: AgentSettings, runtime: NodeRuntime) -> dict[str, str]:
+    about = {
+        "handlers": [msgspec.to_builtins(each) for each in runtime.handlers],
+        "limitations": list(runtime.limitations),
+    }
+    return {COTERIE_LOCAL_PATH: str(settings.volumes_directory), COTERIE_RUNTIME: msgspec.json.encode(about).decode()}
+
+
+def new_node(settings: AgentSettings, facts: MachineFacts, additions: NodeAdditions, runtime: NodeRuntime) -> Object:
     node: Object = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
             "name": settings.node_name,
-            "labels": labels(settings, facts, additions),
-            "annotations": node_annotations(settings),
+            "labels": labels(settings, facts, additions, runtime),
+            "annotations": node_annotations(settings, runtime),
         },
         "spec": {},
     }
@@ -71,7 +103,7 @@ def _same(taint: Object, other: Object) -> bool:
     return all(taint.get(field) == value for field, value in other.items())
 
 
-def static_status(settings: AgentSettings, facts: MachineFacts, runtime: str) -> Object:
+def static_status(settings: AgentSettings, facts: MachineFacts, runtime: NodeRuntime) -> Object:
     """The parts of the status that do not change while the agent runs, besides resources."""
     ours = __version__
     return {
@@ -79,6 +111,7 @@ def static_status(settings: AgentSettings, facts: MachineFacts, runtime: str) ->
             *({"type": "InternalIP", "address": each} for each in (settings.address, *settings.node.addresses)),
             {"type": "Hostname", "address": settings.node_name},
         ],
+        "runtimeHandlers": [{"name": name} for name in runtime.available],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": settings.port}},
         "nodeInfo": {
             "machineID": facts.machine_id,
@@ -86,7 +119,7 @@ def static_status(settings: AgentSettings, facts: MachineFacts, runtime: str) ->
             "bootID": facts.boot_id,
             "kernelVersion": facts.kernel,
             "osImage": facts.os_image,
-            "containerRuntimeVersion": f"{runtime}://{ours}",
+            "containerRuntimeVersion": f"{runtime.name}://{ours}",
             "kubeletVersion": f"v{ours}",
             "kubeProxyVersion": f"v{ours}",
             "operatingSystem": facts.operating_system,

@@ -9,6 +9,7 @@ is registered again. An API that cannot be reached is tried again: pods go on me
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
@@ -16,20 +17,23 @@ from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock, rfc3339, rfc3339_micro
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
-from coterie.kube.agent.node.capacity import Resources, allocatable, capacity
+from coterie.kube.agent.node.capacity import NO_DEVICES, NodeDevices, Resources, allocatable, capacity, with_devices
 from coterie.kube.agent.node.conditions import ConditionReading, PodNetworkState, conditions, readings
 from coterie.kube.agent.node.description import (
     NameTaken,
+    NodeRuntime,
     check_name,
     labels,
     new_node,
     node_annotations,
     pod_ranges,
+    stale_labels,
     static_status,
     wanted_taints,
 )
 from coterie.kube.agent.node.facts import MachineFacts, MachineUsage, measure_machine, measure_usage
 from coterie.kube.agent.plugin import AgentPlugin, merged_node
+from coterie.kube.agent.runtimes.protocol import RuntimeHandler
 from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.api.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from coterie.kube.api.labels import COTERIE_LEASE_DURATION
@@ -66,11 +70,16 @@ class NodeRegistration:
         images: Callable[[], list[Object]] = list,
         runtime_problem: Callable[[], str] = str,
         network: Callable[[], PodNetworkState] = PodNetworkState,
+        handlers: Callable[[], Sequence[RuntimeHandler]] = tuple,
+        limitations: Callable[[], Sequence[str]] = tuple,
+        devices: Callable[[], NodeDevices] = lambda: NO_DEVICES,
     ) -> None:
         self.ready = asyncio.Event()
         self._client = client
         self._settings = settings
-        self._runtime = runtime
+        self._runtime_name = runtime
+        self._handlers = handlers
+        self._limitations = limitations
         self._clock = clock
         disk = settings.paths.storage
         self._measure = measure or (lambda: measure_usage(disk))
@@ -81,6 +90,7 @@ class NodeRegistration:
         self._images = images
         self._runtime_problem = runtime_problem
         self._network = network
+        self._devices = devices
         self.pressures: Callable[[], frozenset[str]] = frozenset
         """Which pressures the node has; set by whoever watches them."""
         self._conditions: list[Object] = []
@@ -92,8 +102,12 @@ class NodeRegistration:
         self._measure_event = asyncio.Event()
         self._stop = asyncio.Event()
 
+    @property
+    def _runtime(self) -> NodeRuntime:
+        return NodeRuntime(self._runtime_name, tuple(self._handlers()), tuple(self._limitations()))
+
     def allocatable(self) -> Mapping[str, str]:
-        return self._allocatable
+        return with_devices(self._allocatable, self._devices().allocatable)
 
     def update_conditions(self) -> None:
         """Something changed: measure now."""
@@ -103,6 +117,9 @@ class NodeRegistration:
         self._stop.set()
 
     async def run(self) -> None:
+        own = self._devices().labels
+        if own:
+            self._additions = dataclasses.replace(self._additions, labels={**self._additions.labels, **own})
         await self._persist(self._register)
         await self._persist(self._write_status)
         async with TaskOwner("node", on_failure=lambda _: self._stop.set()) as owner:
@@ -132,7 +149,7 @@ class NodeRegistration:
     async def _taken_or_made(self) -> Object:
         settings = self._settings
         try:
-            node = await self._create(new_node(settings, self.facts, self._additions))
+            node = await self._create(new_node(settings, self.facts, self._additions, self._runtime))
         except AlreadyExists:
             try:
                 node = await self._client.get(_NODES, settings.node_name)
@@ -140,11 +157,12 @@ class NodeRegistration:
                 message = f"node {settings.node_name} belongs to somebody else; give this agent another name with agent.nodeName"
                 raise NameTaken(message, forever=True) from problem
             check_name(node, settings, self.facts, self._additions)
-            wanted = labels(settings, self.facts, self._additions)
+            wanted = labels(settings, self.facts, self._additions, self._runtime)
             known = node["metadata"].get("labels") or {}
-            notes, noted = node_annotations(settings), node["metadata"].get("annotations") or {}
-            if any(known.get(key) != value for key, value in wanted.items()) or not notes.items() <= noted.items():
-                patch = {"metadata": {"labels": wanted, "annotations": notes}}
+            notes, noted = node_annotations(settings, self._runtime), node["metadata"].get("annotations") or {}
+            stale = stale_labels(known, wanted)
+            if stale or not wanted.items() <= known.items() or not notes.items() <= noted.items():
+                patch = {"metadata": {"labels": {**wanted, **stale}, "annotations": notes}}
                 node = await self._client.patch(_NODES, settings.node_name, "", patch)
             node = await self._set_taint(node)
         node = await self._set_pod_range(node)
@@ -235,11 +253,14 @@ class NodeRegistration:
             network=self._network(),
             pressures=self.pressures(),
         )
+        devices = self._devices()
+        if devices.condition is not None:
+            found.append(devices.condition)
         now = rfc3339(self._clock.now())
         return {
             **static_status(self._settings, self.facts, self._runtime),
-            "capacity": self.capacity,
-            "allocatable": self._allocatable,
+            "capacity": with_devices(self.capacity, devices.capacity),
+            "allocatable": with_devices(self._allocatable, devices.allocatable),
             "conditions": conditions(found, self._conditions, now),
             "images": self._images(),
         }

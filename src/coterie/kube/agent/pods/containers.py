@@ -29,6 +29,7 @@ def container_spec(
     pod_directory: Path,
     rules: PodSettings,
     defaults: LimitDefaults,
+    devices: tuple[str, ...] = (),
 ) -> ContainerSpec:
     own = pod_directory.resolve()
     outside = any(not mount.read_only and own not in mount.source.resolve().parents for mount in mounts)
@@ -48,6 +49,7 @@ def container_spec(
         stdin_once=bool(container.get("stdinOnce")),
         tty=bool(container.get("tty")),
         target=container.get("targetContainerName") or "",
+        devices=devices,
     )
 
 

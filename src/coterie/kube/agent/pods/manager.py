@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
-from coterie.kube.agent.images.puller import ImagePuller
+from coterie.kube.agent.devices.manager import DeviceManager
+from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.decide import EVICTED
@@ -56,8 +57,9 @@ class PodManager:
         clock: Clock,
         plugins: tuple[AgentPlugin, ...],
         local_volumes: LocalVolumes,
+        devices: DeviceManager,
         allocatable: Callable[[], Mapping[str, str]] = dict,
-        images: ImagePuller | None = None,
+        images: NodeImages | None = None,
     ) -> None:
         self.ready = asyncio.Event()
         self.pressures: frozenset[str] = frozenset()
@@ -94,8 +96,10 @@ class PodManager:
             forget=self._forget,
             allocatable=allocatable,
             requests_of_others=self._requests_of_others,
+            devices=devices,
             images=images,
         )
+        devices.on_free = self._objects_changed
 
     # What others ask.
 
@@ -137,6 +141,7 @@ class PodManager:
         remove = self._informer.add_handler(self._changed)
         try:
             self._adopt_orphans()
+            await self._adopt_devices()
             async with TaskOwner("pods", on_failure=lambda _: self._stop.set()) as owner:
                 owner.start("delays", self._queue.run(), endless=True)
                 owner.start("runtime-events", self._follow_runtime(), endless=True)
@@ -216,6 +221,12 @@ class PodManager:
             }
             self._workers[state.uid] = PodWorker(pod, self._tools, removed=True)
             self._queue.add(state.uid)
+
+    async def _adopt_devices(self) -> None:
+        """Before any pod is looked at: which devices are free must be known."""
+        running = {state.uid for state in self._runtime.pods() if any(each.running for each in state.containers)}
+        pods = [worker.pod for uid, worker in self._workers.items() if uid in running]
+        await self._tools.devices.adopt(self.known_uids(), pods)
 
     def _objects_changed(self, uids: Iterable[str]) -> None:
         for uid in uids:

@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coterie.kube.agent.images.model import ImageError
+from coterie.kube.agent.devices.allocation import DevicesUnavailable
+from coterie.kube.agent.images.model import (
+    ANY_IMAGE,
+    HOST,
+    ID_MISMATCH,
+    ImageError,
+    ImageRefused,
+    RequiredImage,
+    normalise,
+    without_registry,
+)
 from coterie.kube.agent.images.sources import secret_credentials
 from coterie.kube.agent.plugin import AgentPlugin, PluginProblem
 from coterie.kube.agent.pods import pod_model, security_context
@@ -42,6 +52,7 @@ from coterie.kube.client.transport import TransportError
 START_ERRORS = frozenset(("StartError", "ContainerCannotRun", "RunContainerError"))
 """Reasons of a runtime that mean: the container was made and could not be run. That counts as a run that failed."""
 _NOT_PLAIN = frozenset(("ErrImageNeverPull", "InvalidImageName"))
+_RUNP = "runp"
 BACK_OFF = {"ErrImagePull": "ImagePullBackOff"}
 """What a reason is called from the second failure on."""
 
@@ -57,7 +68,7 @@ class OperationFailed(Exception):
 
 async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None:
     uid, key = pod_model.uid_of(pod), pod_model.key_of(pod)
-    refused = security_context.refused_pod(pod)
+    refused = security_context.refused_pod(pod, tools.runtime.handlers(), _default_handler(tools, pod))
     if refused is not None:
         raise OperationFailed(*refused, final=True)
     try:
@@ -70,6 +81,7 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
     if security_context.sysctls_of(pod) and not address:
         why = "sysctls need a network of the pod's own, which this node cannot give"
         raise OperationFailed(security_context.SYSCTL_FORBIDDEN, why, final=True)
+    await _allocate_devices(tools, pod)
     facts = tools.facts(uid)
     try:
         await volumes.make(pod, facts)
@@ -85,6 +97,32 @@ async def set_up(tools: WorkerContext, pod: Object, volumes: PodVolumes) -> None
     finally:
         announcing.cancel()
         await asyncio.gather(announcing, return_exceptions=True)
+
+
+def _default_handler(tools: WorkerContext, pod: Object) -> str:
+    """Of a pod without a RuntimeClass: the node's, but host environments are programs of this machine, which only RunP runs."""
+    configured = tools.settings.default_handler
+    if configured == _RUNP:
+        return configured
+    host = {image.name for image in tools.runtime.images() if image.kind == HOST}
+    try:
+        images = {normalise(container.get("image") or "") for container in pod_model.all_containers(pod)}
+    except ImageError:
+        return configured
+    return _RUNP if images and images <= host else configured
+
+
+async def _allocate_devices(tools: WorkerContext, pod: Object) -> None:
+    """Before anything of the pod runs: afterwards they are its own, also for the next agent."""
+    state = tools.runtime.pod(pod_model.uid_of(pod))
+    running = state is not None and any(container.running for container in state.containers)
+    try:
+        await tools.devices.allocate(pod, running=running)
+    except DevicesUnavailable as problem:
+        raise OperationFailed(problem.reason, problem.message, final=problem.final) from problem
+    except OSError as error:
+        message = f"the record of the pod's devices could not be written: {error}"
+        raise OperationFailed("DevicesUnavailable", message) from error
 
 
 async def _announce(tools: WorkerContext, pod: Object, address: str) -> None:
@@ -130,6 +168,8 @@ async def _prepare(tools: WorkerContext, pod: Object, network: PodNetworkClass, 
         limits=pod_limits(pod, tools.default_limits()),
         sysctls=security_context.sysctls_of(pod),
         memory_volumes=_memory_volumes(tools, pod),
+        handler=security_context.handler_of(pod, _default_handler(tools, pod)),
+        privileged=security_context.any_privileged(pod),
     )
     try:
         await tools.runtime.prepare_pod(sandbox)
@@ -168,11 +208,19 @@ async def start(
         found: Mapping[str, str] = variables(pod, container, lookup, facts)
         replaced: dict[tuple[str, str], Path] = {}
         added: list[Mount] = []
+        required = ANY_IMAGE
         for plugin in tools.plugins:
             more = await plugin.container_additions(pod, container, found, volumes, lookup, facts, home)
             found = {**found, **more.variables}
             replaced.update(more.replaced)
             added += more.mounts
+            required = more.image if more.image != ANY_IMAGE else required
+        given = tools.devices.container(
+            pod, container, own_root=not _is_host_image(tools.runtime, container), given=found
+        )
+        if not _sees_all_devices(container, tools.settings):
+            found = {**found, **given.variables}
+        added += given.mounts
         mounts = (
             *volumes.mounts(container, found, replaced),
             *added,
@@ -180,14 +228,15 @@ async def start(
         )
         logs = tools.settings.paths.pod_stdout(key.namespace, key.name, uid)
         spec = container_spec(
-            pod, container, attempt, found, mounts, logs, home, tools.settings.pods, tools.default_limits()
+            pod, container, attempt, found, mounts, logs, home, tools.settings.pods, tools.default_limits(), given.nodes
         )
     except ConfigProblem as problem:
         final = isinstance(problem, NoSuchConfig)
         raise OperationFailed("CreateContainerConfigError", str(problem), final=final) from problem
     except (OSError, ApiError, TransportError) as error:
         raise OperationFailed("CreateContainerConfigError", str(error)) from error
-    await _pull(tools, pod, container)
+    await _pull(tools, pod, container, required)
+    spec = replace(spec, image_id=await _verified_id(tools, container, required))
     try:
         logs.joinpath(container["name"]).mkdir(parents=True, exist_ok=True)
         remove_old_logs(logs / container["name"], attempt, tools.settings.pods.kept_logs)
@@ -196,6 +245,23 @@ async def start(
         raise OperationFailed(problem.reason or "CreateContainerError", problem.message) from problem
     except OSError as error:
         raise OperationFailed("CreateContainerError", str(error)) from error
+
+
+async def _verified_id(tools: WorkerContext, container: Object, required: RequiredImage) -> str:
+    """Of the image that will be started; empty where there is none, which the runtime reports."""
+    if tools.images is None:
+        if required != ANY_IMAGE:
+            raise OperationFailed(
+                ID_MISMATCH, "this node cannot verify the id that is required of the image", final=True
+            )
+        return ""
+    try:
+        image = await tools.images.verified(container.get("image") or "", required)
+    except ImageRefused as problem:
+        raise OperationFailed(problem.reason, str(problem), final=True) from problem
+    except (ImageError, OSError) as error:
+        raise OperationFailed("ImageInspectError", str(error)) from error
+    return image.id if image is not None else ""
 
 
 async def resize(tools: WorkerContext, pod: Object, containers: Sequence[str], *, final: bool) -> None:
@@ -211,10 +277,25 @@ async def resize(tools: WorkerContext, pod: Object, containers: Sequence[str], *
     await runtime.resize_pod(pod_model.uid_of(pod), pod_limits(pod, defaults), wanted, final=final)
 
 
-async def _pull(tools: WorkerContext, pod: Object, container: Object) -> None:
+def _is_host_image(runtime: PodRuntime, container: Object) -> bool:
+    """Whether the container sees the machine's own programs and libraries."""
+    try:
+        plain = normalise(container.get("image") or "").partition("@")[0]
+    except ImageError:
+        return False
+    names = (plain, without_registry(plain))
+    return any(info.kind == HOST and info.name in names for info in runtime.images())
+
+
+def _sees_all_devices(container: Object, settings: AgentSettings) -> bool:
+    privileged = bool((container.get("securityContext") or {}).get("privileged"))
+    return privileged and settings.pods.allow_privileged
+
+
+async def _pull(tools: WorkerContext, pod: Object, container: Object, required: RequiredImage) -> None:
     """The image, if the container's policy asks for it and the node may bring it."""
     image = container.get("image") or ""
-    if tools.images is None or not tools.images.needed(image, container.get("imagePullPolicy") or ""):
+    if tools.images is None or not tools.images.needed(image, container.get("imagePullPolicy") or "", required):
         return
     lookup = tools.objects.lookup(pod_model.key_of(pod).namespace)
     names = [secret.get("name") or "" for secret in pod["spec"].get("imagePullSecrets") or ()]
@@ -222,6 +303,8 @@ async def _pull(tools: WorkerContext, pod: Object, container: Object) -> None:
     tools.record_event(pod, "Normal", "Pulling", f'Pulling image "{image}"', container["name"])
     try:
         outcome = await tools.images.pull(image, secret_credentials(secrets))
+    except ImageRefused as problem:
+        raise OperationFailed(problem.reason, f'Failed to pull image "{image}": {problem}') from problem
     except ImageError as problem:
         raise OperationFailed("ErrImagePull", f'Failed to pull image "{image}": {problem}') from problem
     except OSError as error:

@@ -4,16 +4,18 @@ done       runAsUser, runAsGroup, runAsNonRoot, fsGroup, supplementalGroups, rea
            agent.allowPrivileged), allowPrivilegeEscalation, capabilities, seccompProfile RuntimeDefault and Unconfined,
            the sysctls below
 refused    seLinuxOptions, windowsOptions, procMount Unmasked, profiles of the machine (Localhost) for seccomp and
-           AppArmor, other sysctls, hostPID, hostIPC, shareProcessNamespace, runtimeClassName
+           AppArmor, other sysctls, hostPID, hostIPC, shareProcessNamespace, a RuntimeClass whose handler this node
+           does not have
 no effect  fsGroupChangePolicy (volumes of a pod are made for it, so both values mean the same)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from coterie.kube.agent.pods import pod_model
-from coterie.kube.api.labels import COTERIE_RUNTIME_HANDLER, RUNP_HANDLER
+from coterie.kube.agent.runtimes.protocol import RuntimeHandler
+from coterie.kube.api.labels import COTERIE_RUNTIME_HANDLER
 from coterie.kube.api.meta import Object
 
 SYSCTL_FORBIDDEN = "SysctlForbidden"
@@ -35,19 +37,29 @@ SYSCTLS = frozenset(
 """Those that Kubernetes calls safe and that belong to the network of a pod."""
 
 
-def refused_pod(pod: Object) -> tuple[str, str] | None:
-    """(reason, message) of a pod that cannot run here as it asks to."""
+def handler_of(pod: Object, default: str) -> str:
+    """The runtime handler of a pod: that of its RuntimeClass, which admission wrote down, else the node's default."""
+    return (pod["metadata"].get("annotations") or {}).get(COTERIE_RUNTIME_HANDLER) or default
+
+
+def any_privileged(pod: Object) -> bool:
+    """Whether a container of the pod asks to be privileged."""
+    spec = pod_model.spec_of(pod)
+    kinds = ("initContainers", "containers", "ephemeralContainers")
+    containers = [container for kind in kinds for container in spec.get(kind) or ()]
+    return any((container.get("securityContext") or {}).get("privileged") for container in containers)
+
+
+def refused_pod(pod: Object, handlers: Sequence[RuntimeHandler], default: str) -> tuple[str, str] | None:
+    """(reason, message) of a pod that cannot run here as it asks to. `default`: the handler of pods without a class."""
     spec = pod_model.spec_of(pod)
     for field in ("hostPID", "hostIPC", "shareProcessNamespace"):
         if spec.get(field):
             return "NotAdmitted", f"{field} is not supported: each container has process and IPC namespaces of its own"
     if why := _unsupported_field(spec):
         return "NotAdmitted", why
-    if name := spec.get("runtimeClassName"):
-        handler = (pod["metadata"].get("annotations") or {}).get(COTERIE_RUNTIME_HANDLER) or ""
-        if handler != RUNP_HANDLER:
-            why = f'the handler "{handler}" of RuntimeClass "{name}" is not supported by this node: it has "{RUNP_HANDLER}"'
-            return "NotAdmitted", f"runtimeClassName: {why}"
+    if why := _no_handler(pod, handlers, default):
+        return "NotAdmitted", why
     forbidden = [
         name for name in sysctls_of(pod) if name.replace("/", ".") not in SYSCTLS or bool(spec.get("hostNetwork"))
     ]
@@ -55,6 +67,18 @@ def refused_pod(pod: Object) -> tuple[str, str] | None:
         return SYSCTL_FORBIDDEN, f"forbidden sysctl: {', '.join(sorted(forbidden))} not allowlisted"
     why = next(_ungiven(spec.get("securityContext") or {}), "")
     return ("NotAdmitted", f"securityContext.{why}") if why else None
+
+
+def _no_handler(pod: Object, handlers: Sequence[RuntimeHandler], default: str) -> str:
+    name = pod_model.spec_of(pod).get("runtimeClassName") or ""
+    # Admission writes the handler of a class down; a pod that has a class and no handler did not pass it.
+    handler = handler_of(pod, "" if name else default)
+    if any(each.name == handler and each.available for each in handlers):
+        return ""
+    of = f'runtimeClassName: the handler "{handler}" of RuntimeClass "{name}"' if name else f'the handler "{handler}"'
+    there = ", ".join(each.name for each in handlers if each.available) or "none"
+    why = next((each.why for each in handlers if each.name == handler and each.why), "")
+    return f"{of} is not available on this node, which has {there}" + (f": {why}" if why else "")
 
 
 def _unsupported_field(spec: Object) -> str:

@@ -11,7 +11,7 @@ Without pods it is only looked at now and then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -66,7 +66,9 @@ class StorageMonitor:
         *,
         pressure_changed: Callable[[], None] = lambda: None,
         measure: Callable[[], MachineUsage] | None = None,
+        free_images: Callable[[], Awaitable[int]] | None = None,
     ) -> None:
+        """`free_images` removes images that nobody uses, and says how many went."""
         self.ready = asyncio.Event()
         self._pods = pods
         self._runtime = runtime
@@ -75,6 +77,7 @@ class StorageMonitor:
         self._clock = clock
         self._allocatable = allocatable
         self._pressure_changed = pressure_changed
+        self._free_images = free_images
         self.measure = measure or (lambda: measure_usage(settings.pods_directory))
         self._pace = Pace(self._rules.measure_share)
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="pod-storage")
@@ -201,8 +204,10 @@ class StorageMonitor:
             self._evict(*chosen)
 
     async def _relieve(self, pods: Mapping[str, Object], threshold: MetThreshold, defaults: LimitDefaults) -> None:
-        """Free space: what pods that have ended left, else the pod that uses most."""
+        """Free space: what pods that have ended left, else images that nobody uses, else the pod that uses most."""
         if await self._free_ended():
+            return
+        if self._free_images is not None and await self._free_images():
             return
         limits = {uid: storage_limits(pod, defaults) for uid, pod in pods.items()}
         counting = [self._count(pod, limits[uid]) for uid, pod in pods.items()]

@@ -388,6 +388,7 @@ class PodWorker:
             case ReleasePod():
                 self._released = True
                 self._release()
+                self._run_task("devices", self._tools.devices.free(self.uid))
                 if self.history.failure is not None and self.history.failure.reason == EVICTED:
                     self._run_task("free", self._free())
             case FinishPod():
@@ -532,6 +533,7 @@ class PodWorker:
                 for plugin in self._tools.plugins:
                     plugin.network_gone(self.uid)
                 await self._tools.runtime.remove_pod(self.uid)
+                await self._tools.devices.free(self.uid)
                 if not self._removed:
                     await operations.remove_from_api(self._tools, self.pod)
             except (ApiError, TransportError, RuntimeFailure, OSError) as error:

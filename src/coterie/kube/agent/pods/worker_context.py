@@ -8,7 +8,8 @@ from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.base.tasks import TaskOwner
-from coterie.kube.agent.images.puller import ImagePuller
+from coterie.kube.agent.devices.manager import DeviceManager
+from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.downward import DownwardNodeInfo
@@ -55,9 +56,10 @@ class WorkerContext:
     forget: Callable[[str], None]
     """The pod is gone from here."""
     allocatable: Callable[[], Mapping[str, str]]
+    devices: DeviceManager
     requests_of_others: Callable[[str], tuple[int, int]] = lambda _: (0, 0)
     """(uid): CPU in thousandths and memory that all other pods of the node were given."""
-    images: ImagePuller | None = None
+    images: NodeImages | None = None
     """None: only images that are here already are used."""
 
     def plugin_references(self, pod: Object) -> set[tuple[str, str]]:

@@ -40,6 +40,7 @@ from coterie.kube.agent.runtimes.protocol import (
     PodSandbox,
     PodState,
     RuntimeFailure,
+    RuntimeHandler,
 )
 
 HOST_IMAGE = "coterie/host:latest"
@@ -98,6 +99,7 @@ class FakeMachine:
         """Why limits of running containers cannot be changed."""
         self.resize_failure: RuntimeFailure | None = None
         self.address = "127.0.0.1"
+        self.handlers: tuple[RuntimeHandler, ...] = (RuntimeHandler("runp", True, version="fake"),)
         self.started: list[tuple[str, str, int]] = []
         """(pod, container, attempt) of all runs ever started, in order."""
         self.listeners: set[asyncio.Queue[str]] = set()
@@ -419,6 +421,9 @@ class FakeRuntime:
 
     def images(self) -> Sequence[ImageInfo]:
         return list(self.machine.images.values())
+
+    def handlers(self) -> Sequence[RuntimeHandler]:
+        return self.machine.handlers
 
     def limitations(self) -> Sequence[str]:
         return ("the fake runtime runs nothing at all",)

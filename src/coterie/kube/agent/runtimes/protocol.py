@@ -129,6 +129,10 @@ class PodSandbox:
     """Of the pod's own network."""
     memory_volumes: tuple[tuple[Path, int], ...] = ()
     """Directories that should lie in memory, with the largest size (0: any), where the agent could not mount them."""
+    handler: str = "runp"
+    """What runs the pod's containers; one of the runtime's `handlers()`."""
+    privileged: bool = False
+    """Whether a container of it is privileged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,8 @@ class ContainerSpec:
     """Paths of the host that the process may write besides its mounts (for runtimes that share the host's files)."""
     target: str = ""
     """A container of the pod whose processes this one sees and may signal; empty: it sees its own only."""
+    image_id: str = ""
+    """The id that the agent verified. A runtime starts no other image; empty: whichever has the name."""
     devices: tuple[str, ...] = ()
     """Devices of the host that the container was given, such as /dev/nvidia0; it sees no other but the harmless ones."""
 
@@ -220,6 +226,18 @@ class ImageInfo:
     size: int
     kind: str
     """rootfs or host."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeHandler:
+    """A way to run containers, by the name that a RuntimeClass gives as its handler."""
+
+    name: str
+    """runp, bubblewrap, runc, crun, gvisor, kata."""
+    available: bool
+    why: str = ""
+    """Why it is not available on this machine and what to do about it: one sentence."""
+    version: str = ""
 
 
 class ExecSession(Protocol):
@@ -317,6 +335,9 @@ class PodRuntime(Protocol):
         """The address at which the pod's ports are reached; empty before it was assigned."""
 
     def images(self) -> Sequence[ImageInfo]: ...
+
+    def handlers(self) -> Sequence[RuntimeHandler]:
+        """The handlers this runtime knows, also those that this machine lacks; complete after `open()`."""
 
     def limitations(self) -> Sequence[str]:
         """What this runtime cannot isolate or limit on this machine, one sentence each; logged once and shown."""

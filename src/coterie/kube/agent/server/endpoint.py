@@ -12,11 +12,13 @@ import orjson
 
 from coterie.base import container_logs
 from coterie.base.clock import Clock
+from coterie.base.exposition import CONTENT_TYPE, render
 from coterie.base.tasks import TaskOwner
 from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response, Sink
 from coterie.http.upgraded_connection import UpgradedConnection
 from coterie.http.websocket import WebSocket, accept_key
+from coterie.kube.agent.devices.manager import DeviceManager
 from coterie.kube.agent.runtimes.protocol import ContainerState, PodRuntime, PodState, RuntimeFailure
 from coterie.kube.agent.server import forward, forward_channels, logs, remote
 from coterie.kube.agent.server.channels import (
@@ -45,13 +47,22 @@ _TRUE: Final = frozenset(("1", "t", "true"))
 class AgentEndpoint:
     """A `Handler`. Streams it starts belong to `owner`, who ends them."""
 
-    def __init__(self, runtime: PodRuntime, usage: UsageMeter, node_name: str, owner: TaskOwner, clock: Clock) -> None:
+    def __init__(
+        self,
+        runtime: PodRuntime,
+        usage: UsageMeter,
+        node_name: str,
+        owner: TaskOwner,
+        clock: Clock,
+        devices: DeviceManager | None = None,
+    ) -> None:
         self._runtime = runtime
         self._usage = usage
         self._pod_metrics_reader = PodMetricsReader(runtime, clock)
         self._node_name = node_name
         self._owner = owner
         self._clock = clock
+        self._devices = devices
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         try:
@@ -78,6 +89,8 @@ class AgentEndpoint:
                 return self._pod_metrics(request, namespace, pod)
             case ["stats", "summary"] if request.method == "GET":
                 return self._summary()
+            case ["metrics", "dcgm"] if request.method == "GET":
+                return self._device_metrics()
         raise errors.NotFound("this agent has no such path")
 
     @staticmethod
@@ -253,6 +266,11 @@ class AgentEndpoint:
 
     async def _summary(self) -> Response:
         return Response(200, orjson.dumps(await self._usage.summary(self._node_name)))
+
+    async def _device_metrics(self) -> Response:
+        """Of GPUs, by the names of NVIDIA's DCGM exporter; measured for this request."""
+        families = await self._devices.families() if self._devices is not None else ()
+        return Response(200, render(families).encode(), CONTENT_TYPE)
 
     async def _pod_metrics(self, request: Request, namespace: str, name: str) -> Response:
         try:

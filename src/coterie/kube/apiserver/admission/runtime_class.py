@@ -21,7 +21,11 @@ class RuntimeClasses:
         self._classes = classes
 
     def __call__(self, attempt: AdmissionRequest) -> None:
-        if attempt.verb != "create" or attempt.resource.kind != "Pod" or attempt.resource.group or attempt.subresource:
+        if attempt.resource.kind != "Pod" or attempt.resource.group:
+            return
+        if attempt.old is not None:
+            _keep_handler(attempt.obj, attempt.old)
+        if attempt.verb != "create" or attempt.subresource:
             return
         spec = attempt.obj.get("spec") or {}
         name, overhead = spec.get("runtimeClassName"), spec.get("overhead")
@@ -46,6 +50,18 @@ class RuntimeClasses:
         _merge_scheduling(attempt, spec, found.get("scheduling") or {})
         metadata = attempt.obj["metadata"]
         metadata["annotations"] = {**(annotations or {}), COTERIE_RUNTIME_HANDLER: found["handler"]}
+
+
+def _keep_handler(pod: Object, old: Object) -> None:
+    """What runs a pod's containers is decided when it is made: nobody moves it behind another wall afterwards."""
+    metadata = pod.get("metadata")
+    handler = (old["metadata"].get("annotations") or {}).get(COTERIE_RUNTIME_HANDLER)
+    if metadata is None or (metadata.get("annotations") or {}).get(COTERIE_RUNTIME_HANDLER) == handler:
+        return
+    annotations = {
+        key: value for key, value in (metadata.get("annotations") or {}).items() if key != COTERIE_RUNTIME_HANDLER
+    }
+    metadata["annotations"] = annotations if handler is None else {**annotations, COTERIE_RUNTIME_HANDLER: handler}
 
 
 def _merge_scheduling(attempt: AdmissionRequest, spec: Object, scheduling: Object) -> None:

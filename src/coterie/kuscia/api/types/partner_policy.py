@@ -24,6 +24,7 @@ class PartnerQuota(Model, frozen=True, kw_only=True):
     cpu: QuantityText | None = None
     memory: QuantityText | None = None
     disk: QuantityText | None = None
+    gpus: int | None = None
 
 
 class PartnerPolicySpec(Model, frozen=True, kw_only=True):
@@ -35,10 +36,13 @@ class PartnerPolicySpec(Model, frozen=True, kw_only=True):
     cpu: QuantityText | None = None
     memory: QuantityText | None = None
     bandwidth: int | None = None
+    gpus: int | None = None
     priority: int | None = None
     hours: tuple[str, ...] | None = None
     time_zone: str = ""
     outside: str = ASK
+    runtime_class: str = ""
+    """RuntimeClass of all pods of what the partner began; empty: the node's default."""
     quota: PartnerQuota | None = None
 
 

@@ -186,6 +186,7 @@ class KusciaDeploymentReconciler:
             now=rfc3339(self._clock.now()),
             partner=partner,
             admission=self._admission(deployment) if partner else ALLOWED,
+            runtime_class=self._quotas.runtime_class_of(deployment.spec.initiator),
             autoscaled=frozenset(
                 (each.metadata.namespace, each.metadata.name)
                 for each in self.made.cache.by_index(BY_UID, uid)

@@ -89,6 +89,8 @@ class View:
     """Its place in the partner's quota was asked for."""
     over_quota: QuotaRefusal | None = None
     """Why there is none."""
+    runtime_class: str = ""
+    """What the partner's policy demands of its pods."""
     autoscaled: frozenset[Place] = frozenset()
     """Deployments that are the target of a HorizontalPodAutoscaler."""
 
@@ -272,7 +274,7 @@ def _objects(view: View, workloads: Sequence[PartyDeployment], place: int) -> It
         yield WantedObject(CONFIG_MAPS, templates, "data")
     for service in render.services_of(view.deployment, workload, numbers):
         yield WantedObject(SERVICES, service, "spec")
-    body = render.deployment_of(view.deployment, workloads, place, numbers)
+    body = render.deployment_of(view.deployment, workloads, place, numbers, view.runtime_class)
     yield WantedObject(DEPLOYMENTS, body, "spec", _is_autoscaled(view, workload))
 
 

@@ -76,8 +76,13 @@ def marked(body: Object) -> Object:
 
 
 def deployment_of(
-    deployment: KusciaDeployment, all_parties: Sequence[PartyDeployment], place: int, numbers: Mapping[str, int]
+    deployment: KusciaDeployment,
+    all_parties: Sequence[PartyDeployment],
+    place: int,
+    numbers: Mapping[str, int],
+    runtime_class: str = "",
 ) -> Object:
+    """`runtime_class`: what the policy of the partner who began it demands."""
     party = all_parties[place]
     engine = party.engine
     selector = own_labels(deployment, party)
@@ -96,6 +101,8 @@ def deployment_of(
     ]
     # A Deployment takes no other policy, whatever the AppImage says for tasks.
     spec = engine_template.pod_spec(party.domain, "Always", containers, template_map_name(party) if templated else "")
+    if runtime_class:
+        spec["runtimeClassName"] = runtime_class
     if (affinity := _affinity(deployment, party)) is not None:
         spec["affinity"] = affinity
     nodes = engine_template.node_affinity(engine.config_templates, engine.containers) if templated else None
@@ -104,7 +111,7 @@ def deployment_of(
     marks = {
         labels.KUSCIA_INITIATOR: deployment.spec.initiator,
         **{f"{labels.COTERIE_PORT_PREFIX}{name}": str(number) for name, number in numbers.items()},
-        **({labels.KUSCIA_IMAGE_ID: engine.image_id} if engine.image_id else {}),
+        **engine_template.image_marks(engine.image_id, engine.image_sign),
         **engine_template.metrics_of(engine.containers, numbers),
     }
     if templated:

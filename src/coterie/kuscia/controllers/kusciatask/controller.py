@@ -379,7 +379,8 @@ class KusciaTaskReconciler:
         reservation: render.Reservation,
     ) -> dict[str, ServiceOfTask]:
         task = view.task
-        body = render.pod(task, party, which, numbers, reservation)
+        runtime_class = self._quotas.runtime_class_of(task.spec.initiator)
+        body = render.pod(task, party, which, numbers, reservation, runtime_class)
         with _refusing(party.domain, party.role, PODS, body):
             pod = await self._ensure_pod(task, body)
         owner = reference(PODS, pod.metadata)

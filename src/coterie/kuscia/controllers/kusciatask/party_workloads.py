@@ -32,6 +32,7 @@ class PartyWorkload:
     component_field: str
     image: str
     image_id: str
+    image_sign: str
     containers: tuple[Object, ...] = field(repr=False)
     """Kuscia's containers, the party's own wishes laid over what the AppImage says."""
     restart_policy: str = "Never"
@@ -71,6 +72,7 @@ def _party_workload(task: KusciaTask, party: TaskParty, images: Mapping[str, App
         component_field=engine.component_field,
         image=engine.image,
         image_id=engine.image_id,
+        image_sign=engine.image_sign,
         containers=engine.containers,
         restart_policy=str(engine.spec.get("restartPolicy") or "Never"),
         ports=engine.ports,

@@ -63,8 +63,14 @@ class Reservation:
 
 
 def pod(
-    task: KusciaTask, party: PartyWorkload, which: PodWorkload, numbers: Numbers, reservation: Reservation
+    task: KusciaTask,
+    party: PartyWorkload,
+    which: PodWorkload,
+    numbers: Numbers,
+    reservation: Reservation,
+    runtime_class: str = "",
 ) -> Object:
+    """`runtime_class`: what the policy of the partner who began the task demands."""
     protocol = (task.metadata.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE)
     templated = engine_template.is_templated(party.config_templates, party.containers)
     own = _numbers(party, which, numbers)
@@ -76,6 +82,8 @@ def pod(
     spec = engine_template.pod_spec(
         party.domain, party.restart_policy, containers, template_map_name(task, party) if templated else ""
     )
+    if runtime_class:
+        spec["runtimeClassName"] = runtime_class
     affinity = engine_template.node_affinity(party.config_templates, party.containers) if templated else None
     if affinity is not None:
         spec["affinity"] = {"nodeAffinity": affinity}
@@ -86,7 +94,7 @@ def pod(
         labels.KUSCIA_TASK_RESOURCE: reservation.name,
         labels.KUSCIA_CONFIG_TEMPLATE_VALUE_CM: values_map_name(which),
         **({labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES: TEMPLATE_VOLUME} if templated else {}),
-        **({labels.KUSCIA_IMAGE_ID: party.image_id} if party.image_id else {}),
+        **engine_template.image_marks(party.image_id, party.image_sign),
         labels.COTERIE_APP_IMAGE: party.app_image,
         **({labels.COTERIE_COMPONENT_FIELD: party.component_field} if party.component_field else {}),
         **engine_template.metrics_of(party.containers, own),

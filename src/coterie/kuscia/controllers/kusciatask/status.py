@@ -30,6 +30,7 @@ _HOPELESS = frozenset(
     (
         "CrashLoopBackOff", "ImageInspectError", "ErrImageNeverPull", "RegistryUnavailable", "InvalidImageName",
         "CreateContainerConfigError", "CreateContainerError", "PreStartHookError", "PostStartHookError",
+        "ImageIDMismatch", "SignatureValidationFailed",
     )
 )  # fmt: skip
 _IMAGE_TROUBLE = frozenset(("ErrImagePull", "ImagePullBackOff", "ErrImagePullBackOff"))

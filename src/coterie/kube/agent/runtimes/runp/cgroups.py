@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         missing: list[str]
         """Controllers that are not there."""
 
+        def path(self, group: str) -> str:
+            """As container runtimes are told it: from the top of the hierarchy."""
+
         def exists(self, group: str) -> bool: ...
         def create(self, group: str, cpu: int, shares: int, memory: int, pids: int) -> None:
             """With these limits; 0: none, and the least share of the CPU."""
@@ -154,6 +157,10 @@ class CgroupV1:
     def __init__(self, mounts: dict[str, str], prefix: str) -> None:
         self.missing = [name for name in WANTED if name not in mounts]
         self._trees = {name: f"{mount}/{prefix}" for name, mount in mounts.items()}
+        self._prefix = prefix
+
+    def path(self, group: str) -> str:
+        return f"/{self._prefix}/{group}"
 
     def _at(self, controller: str, group: str) -> str:
         return f"{self._trees[controller]}/{group}"
@@ -175,6 +182,9 @@ class CgroupV1:
             _write(f"{at}/memory.limit_in_bytes", str(memory))
             if os.path.exists(f"{at}/memory.memsw.limit_in_bytes"):
                 _write(f"{at}/memory.memsw.limit_in_bytes", str(memory))
+            else:
+                # A kernel that does not count swap for each group: nothing of this one is swapped, or the limit would not hold.
+                _write_if_there(f"{at}/memory.swappiness", "0")
         if pids and "pids" in self._trees:
             _write(f"{self._at('pids', group)}/pids.max", str(pids))
 
@@ -246,7 +256,9 @@ class CgroupV1:
 class CgroupV2:
     version = 2
 
-    def __init__(self, mount: str, prefix: str) -> None:
+    def __init__(self, mount: str, prefix: str, top: str = "") -> None:
+        """`mount`: where to begin; `top`: where the hierarchy is mounted, if that is above."""
+        self._top = top or mount
         self._tree = mount
         for part in (p for p in prefix.split("/") if p):
             _delegate(self._tree)
@@ -258,6 +270,9 @@ class CgroupV2:
 
     def _at(self, group: str) -> str:
         return f"{self._tree}/{group}"
+
+    def path(self, group: str) -> str:
+        return self._at(group)[len(self._top) :]
 
     def exists(self, group: str) -> bool:
         return os.path.isdir(self._at(group))
@@ -365,7 +380,7 @@ def detect(prefix: str) -> Cgroups | None:
         if v2:
             for start in dict.fromkeys((v2, v2 + _own_group())):
                 if os.access(start, os.W_OK):
-                    found = CgroupV2(start, prefix)
+                    found = CgroupV2(start, prefix, v2)
                     if "memory" not in found.missing or "pids" not in found.missing:
                         return found
     except OSError:

@@ -22,7 +22,7 @@ import signal
 import socket
 import termios
 
-from coterie.kube.agent.runtimes.runp import confine, filesystem, init, linux
+from coterie.kube.agent.runtimes.runp import bubblewrap, confine, filesystem, init, linux
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,27 +60,29 @@ class ChildSetup:
         self.sources: filesystem.Sources | None = None
         """Opened by the supervisor; `mapped` tells when their owners and our users are mapped."""
         self.filter_program = b""
-        self.init = self.note = -1
+        self.init = self.note = self.nothing = -1
+        self.console: socket.socket | None = None
+        """Where an OCI runtime's terminal goes."""
         self.owner = (os.getuid(), os.getgid())
         """Who we are before a user namespace makes us nobody."""
 
 
 def start(setup: ChildSetup) -> NoReturn:
     """The forked child; never returns."""
-    _guarded(setup, _start)
+    guarded(setup, _start)
 
 
 def start_beside(setup: ChildSetup, pid: int) -> NoReturn:
     """As `start`, for a container that shares the processes of the one to which `pid` belongs."""
-    _guarded(setup, lambda b: _start_beside(b, pid))
+    guarded(setup, lambda b: _start_beside(b, pid))
 
 
 def join(setup: ChildSetup, pid: int) -> NoReturn:
     """As `start`, for a further process in the container whose first process is `pid`."""
-    _guarded(setup, lambda b: _join(b, pid))
+    guarded(setup, lambda b: _join(b, pid))
 
 
-def _guarded(setup: ChildSetup, steps: Any) -> NoReturn:
+def guarded(setup: ChildSetup, steps: Any) -> NoReturn:
     gc.disable()
     code, message = NOT_SET_UP, ""
     try:
@@ -115,9 +117,11 @@ def _start(setup: ChildSetup) -> None:
         os.write(setup.status, b"P%s\n" % os.fsencode(os.readlink("/proc/self")))
     else:
         os.write(setup.status, b"P%d\n" % os.getpid())
-    _fresh_process(setup)
+    fresh_process(setup)
     if mode:
         socket.sethostname(setup.spec["hostname"])
+        if setup.spec.get("bwrap"):
+            _start_in_bubblewrap(setup)
         filesystem.enter(setup.spec, setup.sources or filesystem.open_sources(setup.spec))
         os.chdir(setup.spec["cwd"]) if os.path.isdir(setup.spec["cwd"]) else _no_directory(setup.spec["cwd"])
     else:
@@ -125,10 +129,23 @@ def _start(setup: ChildSetup) -> None:
     _finish(setup, setup.spec["argv"])
 
 
+def _start_in_bubblewrap(setup: ChildSetup) -> NoReturn:
+    spec = setup.spec
+    root, machine = filesystem.enter_beside(spec, setup.sources or filesystem.open_sources(spec))
+    if not os.path.isdir(spec["cwd"]):
+        _no_directory(spec["cwd"])
+    os.chdir(spec["cwd"])
+    # bwrap would only say that it could not start the program; what is wrong with it is found out before.
+    argv = [find_program(spec["argv"][0], environment_of(spec)), *spec["argv"][1:]]
+    filesystem.return_to(machine)
+    join_group(setup)
+    bubblewrap.execute(spec, setup.powers, root, setup.filter_program, argv)
+
+
 def _start_beside(setup: ChildSetup, pid: int) -> None:
     """With a root of its own, among the processes of the container of `pid`: in its user, IPC and pid namespaces."""
     spec = setup.spec
-    for handle, kind in _handles_of(pid, ("user", "ipc", "pid")):
+    for handle, kind in handles_of(pid, ("user", "ipc", "pid")):
         linux.setns(handle, kind)
         os.close(handle)
     linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWUTS)
@@ -136,15 +153,15 @@ def _start_beside(setup: ChildSetup, pid: int) -> None:
         become_root()
     elif setup.powers["namespaces"] == "user":
         spec["user"] = spec["group"] = None  # there is one user only, that of the target
-    _fork_and_report(setup)
-    _fresh_process(setup)
+    fork_and_report(setup)
+    fresh_process(setup)
     socket.sethostname(spec["hostname"])
     filesystem.enter(spec, setup.sources or filesystem.open_sources(spec))
     os.chdir(spec["cwd"]) if os.path.isdir(spec["cwd"]) else _no_directory(spec["cwd"])
     _finish(setup, spec["argv"])
 
 
-def _handles_of(pid: int, names: tuple[str, ...]) -> list[tuple[int, int]]:
+def handles_of(pid: int, names: tuple[str, ...]) -> list[tuple[int, int]]:
     """(handle, kind) of namespaces of a process, in the order in which they can be joined."""
     found = []
     for name, kind in _JOINED:
@@ -155,23 +172,46 @@ def _handles_of(pid: int, names: tuple[str, ...]) -> list[tuple[int, int]]:
     return found
 
 
+def _join_bubblewrap(setup: ChildSetup, pid: int) -> None:
+    """First into the user namespace of the container, to become its user, then into bwrap's namespaces."""
+    spec, program = setup.spec, setup.spec["joined_program"]
+    outer = handles_of(pid, ("user",))
+    if setup.powers["network"]:
+        outer.insert(0, (os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC), linux.CLONE_NEWNET))
+    inner = handles_of(program, tuple(name for name, _ in _JOINED))
+    for handle, kind in outer:
+        linux.setns(handle, kind)
+    if spec.get("slot") is not None:
+        become_root()
+    confine.become_user(spec, setup.powers, linux.effective_capabilities())
+    for handle, kind in inner:
+        linux.setns(handle, kind)
+    fork_and_report(setup)
+    fresh_process(setup)
+    os.chdir(spec["cwd"])
+    spec |= {"user": None, "group": None, "groups": [], "capabilities": [], "escalation": False}
+    _finish(setup, spec["exec"])
+
+
 def _join(setup: ChildSetup, pid: int) -> None:
+    if setup.spec.get("bwrap"):
+        _join_bubblewrap(setup, pid)
     if setup.powers["namespaces"]:
         handles = []
         if setup.powers["network"]:
             # Before the user namespace: what it belongs to is not the container's.
             handles.append((os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC), linux.CLONE_NEWNET))
-        handles += _handles_of(pid, tuple(name for name, _ in _JOINED))
+        handles += handles_of(pid, tuple(name for name, _ in _JOINED))
         for handle, kind in handles:
             linux.setns(handle, kind)
         if setup.spec.get("slot") is not None:
             become_root()
-        _fork_and_report(setup)
-        _fresh_process(setup)
+        fork_and_report(setup)
+        fresh_process(setup)
         os.chdir(setup.spec["cwd"])
     else:
         os.write(setup.status, b"P%d\n" % os.getpid())
-        _fresh_process(setup)
+        fresh_process(setup)
         os.chdir(f"/proc/{pid}/cwd")
     _finish(setup, setup.spec["exec"])
 
@@ -203,39 +243,50 @@ def _write(path: str, text: str) -> None:
     os.close(handle)
 
 
-def _fork_and_report(setup: ChildSetup) -> None:
+def fork_and_report(setup: ChildSetup) -> None:
     pid = os.fork()
     if pid:
         os.write(setup.status, b"P%d\n" % pid)
         os._exit(0)
 
 
-def _fresh_process(setup: ChildSetup) -> None:
+def fresh_process(setup: ChildSetup) -> None:
     """Nothing of the supervisor's ways with signals and terminals is left."""
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if number not in (signal.SIGKILL, signal.SIGSTOP) and signal.getsignal(number) is not signal.SIG_DFL:
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    forget_signals()
     os.setsid()
     os.umask(0o022)
     if setup.tty:
         fcntl.ioctl(setup.stdin, termios.TIOCSCTTY, 0)
 
 
+def forget_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if number not in (signal.SIGKILL, signal.SIGSTOP) and signal.getsignal(number) is not signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def _finish(setup: ChildSetup, argv: list[str]) -> None:
+    join_group(setup)
+    confine.confine(setup.spec, setup.powers, setup.filter_program)
+    execute(argv, environment_of(setup.spec))
+
+
+def environment_of(spec: dict[str, Any]) -> dict[bytes, bytes]:
+    return {
+        name.encode(errors="surrogateescape"): value.encode(errors="surrogateescape") for name, value in spec["env"]
+    }
+
+
+def join_group(setup: ChildSetup) -> None:
+    """Streams and control group are the container's; then wait for the word to go."""
     for handle, number in ((setup.stdin, 0), (setup.stdout, 1), (setup.stderr, 2)):
         os.dup2(handle, number)
     for cgroup_handle in setup.cgroup:
         os.write(cgroup_handle, b"0")
     if os.read(setup.go, 1) != b"g":
         os._exit(NOT_SET_UP)  # the supervisor died before it could write us down
-    confine.confine(setup.spec, setup.powers, setup.filter_program)
-    environment = {
-        name.encode(errors="surrogateescape"): value.encode(errors="surrogateescape")
-        for name, value in setup.spec["env"]
-    }
-    execute(argv, environment)
 
 
 def _no_directory(path: str) -> None:
@@ -252,18 +303,50 @@ class ExecError(Exception):
 
 def execute(argv: list[str], environment: dict[bytes, bytes]) -> NoReturn:
     name = argv[0]
-    if "/" in name:
-        candidates = [name]
-    else:
-        folders = environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode(errors="surrogateescape")
-        candidates = [f"{folder or '.'}/{name}" for folder in folders.split(":")]
     refused: OSError | None = None
-    for candidate in candidates:
+    for candidate in _candidates(name, environment):
         try:
             os.execve(candidate, argv, environment)
         except OSError as problem:
             if problem.errno not in (errno.ENOENT, errno.ENOTDIR):
                 refused = refused or problem
+    _cannot_execute(name, refused)
+
+
+def find_program(name: str, environment: dict[bytes, bytes]) -> str:
+    """Where a program is that another one will execute. Raises ExecError."""
+    refused: OSError | None = None
+    for candidate in _candidates(name, environment):
+        problem = 0 if os.path.isfile(candidate) and os.access(candidate, os.X_OK) else errno.EACCES
+        if not problem and not _has_format(candidate):
+            problem = errno.ENOEXEC
+        if not problem:
+            return candidate
+        if os.path.exists(candidate):
+            refused = refused or OSError(problem, os.strerror(problem))
+    _cannot_execute(name, refused)
+
+
+def _has_format(path: str) -> bool:
+    """Whether the kernel will know what to do with it: a program or a script that names its interpreter."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True  # one may execute what one may not read
+    try:
+        return os.read(handle, 4).startswith((b"#!", b"\x7fELF"))
+    finally:
+        os.close(handle)
+
+
+def _candidates(name: str, environment: dict[bytes, bytes]) -> list[str]:
+    if "/" in name:
+        return [name]
+    folders = environment.get(b"PATH", b"/usr/local/bin:/usr/bin:/bin").decode(errors="surrogateescape")
+    return [f"{folder or '.'}/{name}" for folder in folders.split(":")]
+
+
+def _cannot_execute(name: str, refused: OSError | None) -> NoReturn:
     if refused is not None:
         raise ExecError(NOT_EXECUTABLE, f'exec: "{name}": {(refused.strerror or "").lower()}')
     if "/" in name:

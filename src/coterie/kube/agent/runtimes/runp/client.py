@@ -69,6 +69,7 @@ class SupervisorClient:
         self._outbox = bytearray()
         self._waiting: dict[int, asyncio.Future[SupervisorReply]] = {}
         self._number = 0
+        self._greeting = False
 
     @property
     def connected(self) -> bool:
@@ -79,9 +80,11 @@ class SupervisorClient:
         problem: Exception | None = None
         replaced = False
         for _ in range(_CONNECT_TRIES):
+            self._greeting = True
             try:
                 await self._dial()
                 answer = await self.ask("hello", version=wire.VERSION)
+                self._greeting = False
                 hello: dict[str, Any] = answer.result
                 self._keep(answer.handles)
                 # Once only: where the files on disk are newer than this very agent, no new one would please it.
@@ -91,6 +94,8 @@ class SupervisorClient:
             except (OSError, ConnectionLost) as error:
                 problem = error
                 self._drop()
+            finally:
+                self._greeting = False
             await self._start()
         raise RuntimeFailure("RuntimeNotReady", f"the process that keeps containers cannot be reached: {problem}")
 
@@ -205,8 +210,10 @@ class SupervisorClient:
             future.set_result(SupervisorReply(message["ok"], handles))
 
     def _lost(self) -> None:
+        """Who is just connecting hears of it there, and tries again."""
         self._drop()
-        self._on_lost()
+        if not self._greeting:
+            self._on_lost()
 
     def _drop(self) -> None:
         connection, self._socket = self._socket, None

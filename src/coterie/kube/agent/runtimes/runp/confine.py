@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _CAP_SYS_ADMIN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 21, 6, 7, 8
 _MOST_OPEN_FILES = 1 << 20
 _DEVICES = ("/dev", "/dev/shm", "/dev/pts")
+_ACCELERATORS = ("nvidia", "kfd", "dri")
+"""Names in /dev, or what they begin with, of devices that belong to one container at a time."""
 
 
 def confine(spec: dict[str, Any], powers: dict[str, Any], filter_program: bytes) -> None:
@@ -35,14 +37,14 @@ def confine(spec: dict[str, Any], powers: dict[str, Any], filter_program: bytes)
     # Who traces processes of another container must not be in a Landlock domain that these are not in.
     traces_target = bool(spec.get("target")) and "SYS_PTRACE" in (names or ())
     if not privileged and powers["landlock"] and not traces_target:
-        if spec["root"]["kind"] == "host":
+        if spec["root"]["kind"] == "host" and spec.get("fence_files", True):
             _fence_files(spec, powers)
         elif landlock.Ruleset.has_scopes(powers["landlock"]):
             landlock.Ruleset(powers["landlock"], files=False).enforce()
     if not privileged and spec["seccomp"] and filter_program:
         traces = "SYS_PTRACE" in (names or ())
         seccomp.enforce(seccomp.program(linux.machine(), trace=True) if traces else filter_program)
-    _become(spec, powers, effective)
+    become_user(spec, powers, effective)
     if not privileged and effective:
         linux.set_capabilities(linux.effective_capabilities() & kept)
 
@@ -93,7 +95,11 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
         for path in landlock.beside(spec["root"]["hidden"]):
             rules.allow(path, landlock.READ)
         # The pod's own directories lie in what is hidden, and what is hidden may lie in /tmp.
-        writable = [*landlock.beside(spec["root"]["hidden"], "/tmp"), spec["work"], spec["tmp"], *_DEVICES]
+        writable = [*landlock.beside(spec["root"]["hidden"], "/tmp"), spec["work"], spec["tmp"]]
+        # Everybody's /dev: it may be written to, but for the accelerators of others.
+        writable += landlock.beside(_accelerators(), "/dev")
+        for path in spec.get("devices", ()):
+            rules.allow(path, landlock.USE)
     for source, target, read_only in spec["mounts"]:
         for path in {source, target} if not powers["namespaces"] else {target}:
             if read_only:
@@ -114,7 +120,12 @@ def _fence_files(spec: dict[str, Any], powers: dict[str, Any]) -> None:
     rules.enforce()
 
 
-def _become(spec: dict[str, Any], powers: dict[str, Any], capabilities: int) -> None:
+def _accelerators() -> list[str]:
+    """Devices that nobody may use who was not given them."""
+    return [f"/dev/{name}" for name in os.listdir("/dev") if name.startswith(_ACCELERATORS)]
+
+
+def become_user(spec: dict[str, Any], powers: dict[str, Any], capabilities: int) -> None:
     user, group = spec["user"], spec["group"]
     if capabilities >> _CAP_SETGID & 1:
         # In a user namespace with a single user this is refused: there is nothing to give up, and nothing to be given.

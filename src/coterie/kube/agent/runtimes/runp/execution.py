@@ -9,7 +9,9 @@ import fcntl
 import os
 import signal
 import struct
+import time
 
+from coterie.kube.agent.runtimes.oci import sandbox_signals
 from coterie.kube.agent.runtimes.runp import users
 from coterie.kube.agent.runtimes.runp.launch import Launch, LaunchContext
 from coterie.kube.agent.runtimes.runp.run import ContainerRun
@@ -46,7 +48,8 @@ class Execution:
         ends: list[int] = []
         try:
             streams = self._terminal(run, ends) if tty else self._pipes(ends, stdin, stderr)
-            spec = {**run.spec, "exec": argv}
+            spec = {**run.spec, "exec": argv, "exec_number": time.monotonic_ns(), "joined_program": run.program}
+            self._sandboxed = (spec, run.leader) if sandbox_signals.needed(spec) else None
             if tty:
                 spec["env"] = [["TERM", "xterm"], *run.spec["env"]]
             Launch(
@@ -55,7 +58,7 @@ class Execution:
                 streams,
                 tty=tty,
                 group=run.group,
-                join=run.leader,
+                join=run.inside,
                 on_pid=self._process_started,
                 on_done=self._launch_over,
             )
@@ -87,7 +90,9 @@ class Execution:
     def _terminal(self, run: ContainerRun, ends: list[int]) -> tuple[int, int, int]:
         """A terminal of the container's own /dev/pts, so that `tty` in there names something that is there."""
         try:
-            master = os.open(f"/proc/{run.leader}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            master = os.open(
+                f"/proc/{run.program or run.inside}/root/dev/pts/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC
+            )
             fcntl.ioctl(master, _TIOCSPTLCK, struct.pack("i", 0))
             slave = fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
@@ -126,6 +131,9 @@ class Execution:
 
     def kill(self) -> None:
         if self.pid:
+            if self._sandboxed is not None:
+                spec, leader = self._sandboxed
+                sandbox_signals.kill_exec(self._home.nothing, spec, self._home.powers, leader)
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except ProcessLookupError:

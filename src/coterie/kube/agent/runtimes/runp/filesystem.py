@@ -25,6 +25,7 @@ from coterie.kube.agent.runtimes.runp import linux, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 HOME = "/home/app"
@@ -41,7 +42,7 @@ _OWN = ("proc", "dev", "tmp", "run", "etc", "var", "home")
 """Directories of a host environment's root that hold nothing of the machine, except parts of /etc."""
 _COVERED = ("/tmp", "/var/tmp", HOME)
 """Directories that are mounted with the volumes."""
-_STAGE = "/tmp"
+STAGE = "/tmp"
 """Where the new root is made: a directory that every user reaches. The child's /tmp is covered meanwhile."""
 _READ_ONLY_PROC = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 _MASKED_PROC = ("kcore", "keys", "timer_list", "latency_stats", "sched_debug")
@@ -224,58 +225,105 @@ def covered(spec: dict[str, Any], path: str) -> bool:
 
 def enter(spec: dict[str, Any], sources: Sources) -> None:
     """Make the container's root and go there."""
+    _make_root(spec, sources, linux.change_root)
+
+
+def enter_beside(spec: dict[str, Any], sources: Sources) -> tuple[str, int]:
+    """As `enter`, with the machine's root kept in the mount namespace. Where the container's root is, and a handle of the
+    machine's, to `return_to`."""
+    handle = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return _make_root(spec, sources, _change_own_root), handle
+
+
+def _change_own_root(path: str) -> None:
+    os.chroot(path)
+    os.chdir("/")
+
+
+def return_to(handle: int) -> None:
+    """The root of this process is what `enter_beside` left."""
+    os.fchdir(handle)
+    os.chroot(".")
+    os.close(handle)
+
+
+def masked_proc() -> list[str]:
+    return [name for name in _MASKED_PROC if os.path.exists(f"/proc/{name}")]
+
+
+def _make_root(spec: dict[str, Any], sources: Sources, change_root: Callable[[str], None]) -> str:
     linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
     kind = spec["root"]["kind"]
-    new = _STAGE
-    if kind == "host":
-        _host_root(spec, sources)
-    elif kind == "directory":
-        linux.attach(sources.layers, new)
-    else:
-        new = _layered_root(spec["root"], sources)
-    if kind != "host":
-        _own_directories(new)
+    new = make_root(spec, sources, STAGE)
     # Before the old root goes: a user namespace may mount a /proc only while it sees another.
     linux.mount("proc", f"{new}/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
-    linux.change_root(new)
-    limits = spec.get("limits") or {}
-    _dev(sources.devices, limits.get("memory") or limits.get("pod_memory") or 0)
+    change_root(new)
+    make_devices(spec, sources)
     if not spec["privileged"]:
         _guard_proc()
-    for target, source in sorted(sources.volumes, key=lambda pair: pair[0].rstrip("/").count("/")):
-        if source is not None:
-            _put(source, target)
-        elif os.path.isdir(target):
-            linux.mount("none", target, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID, "mode=000,size=4k")
+    put_volumes(sources)
     if spec["read_only_root"] or kind == "host":
         handle = os.open("/", os.O_PATH | os.O_CLOEXEC)
         linux.set_attributes(handle, linux.ATTR_RDONLY, recursive=False)
         os.close(handle)
     sources.close()
+    return new
 
 
-def _host_root(spec: dict[str, Any], sources: Sources) -> None:
-    linux.mount("none", _STAGE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=4m")
+def make_root(spec: dict[str, Any], sources: Sources, stage: str) -> str:
+    """The container's root at `stage` or below it; without /proc, devices and volumes."""
+    kind = spec["root"]["kind"]
+    if kind == "host":
+        _host_root(spec, sources, stage)
+        return stage
+    new = stage
+    if kind == "directory":
+        linux.attach(sources.layers, new)
+    else:
+        new = _layered_root(spec["root"], sources, stage)
+    _own_directories(new)
+    return new
+
+
+def make_devices(spec: dict[str, Any], sources: Sources) -> None:
+    """In the root of this process."""
+    limits = spec.get("limits") or {}
+    _dev(sources.devices, limits.get("memory") or limits.get("pod_memory") or 0)
+
+
+def put_volumes(sources: Sources) -> list[str]:
+    """In the root of this process; the places where there are volumes now."""
+    placed = []
+    for target, source in sorted(sources.volumes, key=lambda pair: pair[0].rstrip("/").count("/")):
+        if source is not None:
+            placed.append(_put(source, target))
+        elif os.path.isdir(target):
+            linux.mount("none", target, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID, "mode=000,size=4k")
+    return placed
+
+
+def _host_root(spec: dict[str, Any], sources: Sources, stage: str) -> None:
+    linux.mount("none", stage, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=4m")
     for name in _OWN:
-        os.mkdir(f"{_STAGE}/{name}")
-    os.mkdir(_STAGE + HOME)
-    os.symlink("../tmp", f"{_STAGE}/var/tmp")
-    linux.mount("none", f"{_STAGE}/run", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777,size=16m")
+        os.mkdir(f"{stage}/{name}")
+    os.mkdir(stage + HOME)
+    os.symlink("../tmp", f"{stage}/var/tmp")
+    linux.mount("none", f"{stage}/run", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777,size=16m")
     for target, entry in sorted(sources.system, key=lambda pair: pair[0].count("/")):
-        place = _STAGE + target
+        place = stage + target
         os.makedirs(os.path.dirname(place), exist_ok=True)
         if isinstance(entry, str):
             os.symlink(entry, place)
         else:
-            _mount_point(place, entry[1])
+            mount_point(place, entry[1])
             linux.attach(entry[0], place)
     for name, text in _names(spec).items():
-        if not os.path.lexists(f"{_STAGE}/etc/{name}"):
-            handle = os.open(f"{_STAGE}/etc/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if not os.path.lexists(f"{stage}/etc/{name}"):
+            handle = os.open(f"{stage}/etc/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             os.write(handle, text.encode())
             os.close(handle)
     if sources.overlaid:
-        _writable_view(spec, sources)
+        _writable_view(spec, sources, stage)
 
 
 def _names(spec: dict[str, Any]) -> dict[str, str]:
@@ -295,9 +343,9 @@ def _names(spec: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _writable_view(spec: dict[str, Any], sources: Sources) -> None:
+def _writable_view(spec: dict[str, Any], sources: Sources, stage: str) -> None:
     """Let a container write in a working directory that the machine has, without the machine seeing it."""
-    place, run = _STAGE + sources.overlaid, f"{_STAGE}/.run"
+    place, run = stage + sources.overlaid, f"{stage}/.run"
     os.mkdir(run)
     linux.attach(sources.run, run)
     work, overlay = (f"{run}/{os.path.basename(spec[name])}" for name in ("work", "overlay"))
@@ -311,9 +359,9 @@ def _writable_view(spec: dict[str, Any], sources: Sources) -> None:
     os.rmdir(run)
 
 
-def _layered_root(root: dict[str, Any], sources: Sources) -> str:
-    new, run, layers = (f"{_STAGE}/{name}" for name in ("root", "run", "layers"))
-    linux.mount("none", _STAGE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=64k")
+def _layered_root(root: dict[str, Any], sources: Sources, stage: str) -> str:
+    new, run, layers = (f"{stage}/{name}" for name in ("root", "run", "layers"))
+    linux.mount("none", stage, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=64k")
     for path, handle in ((new, -1), (run, sources.run), (layers, sources.layers)):
         os.mkdir(path)
         if handle >= 0:
@@ -364,7 +412,7 @@ def _dev(devices: list[tuple[str, int, bool]], memory: int) -> None:
     linux.mount("none", "/dev", "tmpfs", linux.MS_NOSUID, "mode=755,size=64k")
     for name, handle, directory in devices:
         os.makedirs(os.path.dirname(f"/dev/{name}"), exist_ok=True)
-        _mount_point(f"/dev/{name}", directory)
+        mount_point(f"/dev/{name}", directory)
         linux.attach(handle, f"/dev/{name}")
     for name, target in (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(f"/proc/self/{target}", f"/dev/{name}")
@@ -378,16 +426,19 @@ def _dev(devices: list[tuple[str, int, bool]], memory: int) -> None:
     os.symlink("pts/ptmx", "/dev/ptmx")
 
 
-def _put(source: tuple[int, bool], target: str) -> None:
+def _put(source: tuple[int, bool], target: str) -> str:
+    """Answers where it is, with all links followed: what is mounted at a link itself is not seen."""
     handle, directory = source
     try:
         _make_way(target, directory)
-        linux.attach(handle, target)
+        place = os.path.realpath(target)
+        linux.attach(handle, place)
     except OSError as problem:
         raise SetupError(f"cannot mount a volume at {target}: {problem.strerror}") from problem
+    return place
 
 
-def _mount_point(path: str, directory: bool) -> None:
+def mount_point(path: str, directory: bool) -> None:
     if directory:
         os.mkdir(path)
     else:
@@ -410,10 +461,10 @@ def _make_way(target: str, directory: bool) -> None:
                 # A link that leads nowhere, as /etc/resolv.conf into an empty /run: make the place it names.
                 place = os.path.realpath(step)
                 os.makedirs(os.path.dirname(place), exist_ok=True)
-                _mount_point(place, directory or not last)
+                mount_point(place, directory or not last)
             except OSError:
                 _mirror(at or "/", without=part)
-                _mount_point(step, directory or not last)
+                mount_point(step, directory or not last)
         at = step
 
 
@@ -439,6 +490,6 @@ def _mirror(path: str, without: str) -> None:
         if isinstance(entry, str):
             os.symlink(entry, step)
         else:
-            _mount_point(step, entry[1])
+            mount_point(step, entry[1])
             linux.attach(entry[0], step)
             os.close(entry[0])

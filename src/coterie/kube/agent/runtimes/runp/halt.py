@@ -96,7 +96,9 @@ def _client(directory: Path, group: str) -> SupervisorClient:
 def _anything_in(directory: Path) -> bool:
     """Without records there is nothing to stop; without a socket nobody listens. A supervisor is started for neither."""
     with contextlib.suppress(FileNotFoundError):
-        return (directory / wire.SOCKET_NAME).exists() or any((directory / "state").iterdir())
+        if (directory / wire.SOCKET_NAME).exists() or pod_networks.connected_files(str(directory)):
+            return True
+        return any((directory / "state").iterdir())
     return False
 
 

@@ -4,7 +4,7 @@ It exists because process 1 is deaf to signals it does not handle, which no ordi
 survives the supervisor. A Python process for each container would cost a megabyte; this is a program of some 300 bytes, put
 together here, that costs a few pages. On machines it is not written for, the same loop runs in Python.
 
-    while wait4(-1, &status) is not 2: go on      process 2 is the container's program
+    while wait4(-1, &status) is not N: go on      N is the container's program: process 2, unless another program made it
     write(3, &status, 4); fdatasync(3)            3 is the note
     exit as it did, or with 128 + its signal
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 NOTE = 3
-_FIRST_PROGRAM = 2
+FIRST_PROGRAM = 2
 _X86_64 = bytes.fromhex(
     "48 83 ec 10"  # sub rsp, 16
     "b8 3d 00 00 00"  # again: mov eax, 61        wait4
@@ -31,12 +31,12 @@ _X86_64 = bytes.fromhex(
     "31 d2"  # xor edx, edx
     "45 31 d2"  # xor r10d, r10d
     "0f 05"  # syscall
-    "83 f8 02"  # cmp eax, 2
+    "3d 00 00 00 00"  # cmp eax, N
     "74 09"  # je done
     "85 c0"  # test eax, eax
-    "7f e4"  # jg again                           an orphan
+    "7f e2"  # jg again                           an orphan
     "83 f8 fc"  # cmp eax, -4
-    "74 df"  # je again                           interrupted
+    "74 dd"  # je again                           interrupted
     "b8 01 00 00 00"  # done: mov eax, 1          write
     "bf 03 00 00 00"  # mov edi, 3
     "48 89 e6"  # mov rsi, rsp
@@ -53,11 +53,13 @@ _X86_64 = bytes.fromhex(
     "b8 e7 00 00 00"  # out: mov eax, 231         exit_group
     "0f 05"  # syscall
 )
+_NUMBER_AT = 24
+"""Where in it the number of the container's program stands."""
 _AT = 0x400000
 
 
-def program() -> int:
-    """A handle of the program, to be executed; -1 where there is none."""
+def program(number: int = FIRST_PROGRAM) -> int:
+    """A handle of the program, to be executed; -1 where there is none. `number`: of the process whose end it notes."""
     if linux.machine() != "x86_64":
         return -1
     head = 64 + 56
@@ -70,11 +72,12 @@ def program() -> int:
         handle = os.memfd_create("coterie-init", os.MFD_CLOEXEC)
     except OSError:
         return -1
-    os.write(handle, elf + segment + _X86_64)
+    code = _X86_64[:_NUMBER_AT] + struct.pack("<i", number) + _X86_64[_NUMBER_AT + 4 :]
+    os.write(handle, elf + segment + code)
     return handle
 
 
-def become(handle: int, note: int) -> NoReturn:
+def become(handle: int, note: int, number: int = FIRST_PROGRAM) -> NoReturn:
     """The rest of this process's life. It keeps its capabilities: with fewer than a container's it could be tampered with."""
     os.dup2(note, NOTE, inheritable=True)
     if handle >= 0:
@@ -85,7 +88,7 @@ def become(handle: int, note: int) -> NoReturn:
     os.closerange(NOTE + 1, 65536)
     while True:
         pid, status = os.wait()
-        if pid == _FIRST_PROGRAM:
+        if pid == number:
             os.write(NOTE, struct.pack("<i", status))
             os.fdatasync(NOTE)
             code = os.waitstatus_to_exitcode(status)

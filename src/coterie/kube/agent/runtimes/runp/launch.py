@@ -6,13 +6,15 @@ import json
 import os
 import select
 import signal
+import socket
 
+from coterie.kube.agent.runtimes.oci import bundle, shim
 from coterie.kube.agent.runtimes.runp import child, filesystem, linux, processes, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, NoReturn
 
     from coterie.kube.agent.runtimes.runp.cgroups import Cgroups
     from coterie.kube.agent.runtimes.runp.loop import Loop
@@ -43,6 +45,7 @@ class LaunchContext:
         self.powers = powers
         self.filter_program = filter_program
         self.init = init
+        self.nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.children: dict[int, Callable[[int], None]] = {}
         """By pid: who wants to know how it ended."""
         self._unclaimed: dict[int, int] = {}
@@ -90,6 +93,7 @@ class Launch:
         group: str,
         join: int = 0,
         note: int = -1,
+        console: socket.socket | None = None,
         on_pid: Callable[[int, int], None],
         on_done: Callable[[tuple[int, str] | None], None],
     ) -> None:
@@ -100,13 +104,17 @@ class Launch:
         self._problem: tuple[int, str] | None = None
         slot = spec.get("slot")
         target = 0 if join else spec.get("target_pid", 0)
+        tool = spec.get("tool")
         flags = 0 if join or target else child.namespaces_of(home.powers["namespaces"], slot)
+        if flags and tool:
+            flags |= shim.FLAGS
         cgroup_handles = home.groups.open_for_joining(group) if home.groups is not None else []
         self._status, status = os.pipe2(os.O_CLOEXEC)
         go, self._go = os.pipe2(os.O_CLOEXEC)
         setup = child.ChildSetup(spec, home.powers, streams, tty=tty)
         setup.cgroup, setup.status, setup.go = cgroup_handles, status, go
         setup.filter_program, setup.init, setup.note = home.filter_program, home.init, note
+        setup.console, setup.nothing = console, home.nothing
         sources, mapping = None, -1
         try:
             if flags and slot is not None:
@@ -123,11 +131,7 @@ class Launch:
                 os.close(self._go)
                 if mapping >= 0:
                     os.close(mapping)
-                if join:
-                    child.join(setup, join)
-                if target:
-                    child.start_beside(setup, target)
-                child.start(setup)
+                _become(setup, join, target)
             if sources is not None and not target:
                 give_users(pid, spec, sources, home.powers, mapping)
         except BaseException:
@@ -177,7 +181,9 @@ class Launch:
                 code, message = json.loads(line[1:])
                 self._problem = (code, message)
                 continue
-            self._release(int(line[1:]))
+            numbers = [int(number) for number in line[1:].split()]
+            self._init = numbers[1] if len(numbers) > 1 else self._init
+            self._release(numbers[0])
 
     def _release(self, pid: int) -> None:
         try:
@@ -190,6 +196,19 @@ class Launch:
             self._problem = (child.NOT_SET_UP, f"cannot record the container: {problem.strerror}")
         os.close(self._go)
         self._go = -1
+
+
+def _become(setup: child.ChildSetup, join: int, target: int) -> NoReturn:
+    tool = setup.spec.get("tool")
+    if join:
+        if tool and tool["handler"] == bundle.GVISOR:
+            shim.execute(setup, join, setup.spec["exec"])
+        child.join(setup, join)
+    starter = shim if tool else child
+    if target:
+        starter.start_beside(setup, target)
+    starter.start(setup)
+    os._exit(child.NOT_SET_UP)  # never comes here
 
 
 def give_users(

@@ -11,6 +11,7 @@ supervisor's own, in which it may do all of this too. Files in the supervisor's 
     network.json             what there is: the process that holds the namespace, its inode, or why there is none
     netns-<inode>            a link to the namespace, for programs that are given a path
     remote-pods.json         the engines of other nodes
+    connected/<uid>.json     pods whose namespaces another runtime makes, with the path of the namespace
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 SETTINGS_FILE, FACTS_FILE, LINK_PREFIX = "network-settings.json", "network.json", "netns-"
 REMOTE_FILE = "remote-pods.json"
+CONNECTED = "connected"
 POD, HOST = "pod", "host"
 ENGINE_KINDS = ("engine", "guest")
 _TRIAL = 1
@@ -272,6 +274,9 @@ class PodNetworks:
                 self._adopt(about, running, self._name(about) in there)
 
     def _adopt(self, about: dict[str, Any], running: list[int], attached: bool) -> None:
+        if "netns" in about:
+            self._adopt_connected(about, attached)
+            return
         for pid in running:
             try:
                 handle = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -284,6 +289,15 @@ class PodNetworks:
         if attached:
             self._links.detach(self._name(about))
         self._handles[about["uid"]] = self._make(about)
+
+    def _adopt_connected(self, about: dict[str, Any], attached: bool) -> None:
+        try:
+            handle = os.open(about["netns"], os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return  # the other runtime makes it anew, and asks again
+        self._handles[about["uid"]] = handle
+        if not attached:
+            self._configure(about, handle)
 
     def _name(self, about: dict[str, Any]) -> str:
         return f"p{_number(about['address']) - _number(self.domain.cidr.partition('/')[0])}"
@@ -334,11 +348,24 @@ class PodNetworks:
 
     def add(self, about: dict[str, Any]) -> None:
         """A pod with an address gets its namespace. Twice is as good as once. Raises OSError."""
-        uid = about["uid"]
-        if uid in self._handles or not about.get("address"):
-            return
-        handle = self._make(about)
-        name = self._name(about)
+        if about["uid"] not in self._handles and about.get("address"):
+            self._add(about, self._make(about))
+
+    def connect(self, about: dict[str, Any]) -> None:
+        """As `add`, with the namespace that `netns` names, in place of one that it had before. Raises OSError."""
+        handle = os.open(about["netns"], os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(handle).st_ino in (self.domain.inode, _inode(self.domain.machine)):
+                raise OSError(1, "that is not a namespace of a pod")
+            self.remove(about["uid"])
+            self._configure(about, handle)
+        except OSError:
+            os.close(handle)
+            raise
+        self._add(about, handle)
+
+    def _add(self, about: dict[str, Any], handle: int) -> None:
+        uid, name = about["uid"], self._name(about)
         self._pods[uid], self._handles[uid] = about, handle
         try:
             self._firewall.add_pod(name, about["address"], about["kind"])
@@ -420,6 +447,10 @@ class PodNetworks:
         return made.detach()
 
 
+def _inode(handle: int) -> int:
+    return os.fstat(handle).st_ino if handle >= 0 else 0
+
+
 def _cluster(settings: dict[str, Any]) -> firewall.ClusterPlan | None:
     found = settings.get("cluster")
     if not found:
@@ -471,6 +502,38 @@ def _read(path: str) -> dict[str, Any] | None:
 
 def read_remote(directory: str) -> dict[str, dict[str, Any]]:
     return _read(f"{directory}/{REMOTE_FILE}") or {}
+
+
+class ConnectedPods:
+    """The pods whose namespaces another runtime makes, by uid; each also in a file."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = f"{directory}/{CONNECTED}"
+        self.pods: dict[str, dict[str, Any]] = {}
+        for path in connected_files(directory):
+            about = _read(path)
+            if about is not None:
+                self.pods[about["uid"]] = about
+
+    def save(self, about: dict[str, Any]) -> None:
+        """Raises OSError."""
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        _write(f"{self._directory}/{about['uid']}.json", about)
+        self.pods[about["uid"]] = about
+
+    def forget(self, uid: str) -> None:
+        if self.pods.pop(uid, None) is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self._directory}/{uid}.json")
+
+
+def connected_files(directory: str) -> list[str]:
+    """One for each pod whose namespace another runtime made: while there are some, the network is needed."""
+    try:
+        names = os.listdir(f"{directory}/{CONNECTED}")
+    except FileNotFoundError:
+        return []
+    return [f"{directory}/{CONNECTED}/{name}" for name in names if name.endswith(".json")]
 
 
 def write_facts(directory: str, facts: dict[str, Any]) -> None:

@@ -6,10 +6,11 @@ import contextlib
 import os
 import signal
 
-from coterie.kube.agent.runtimes.runp import child, filesystem, landlock, launch, linux, seccomp, users
+from coterie.kube.agent.runtimes.runp import bubblewrap, child, filesystem, landlock, launch, linux, seccomp, users
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
     from coterie.kube.agent.runtimes.runp.cgroups import Cgroups
@@ -89,6 +90,37 @@ def probe(trial: str, groups: Cgroups | None, without: list[str]) -> dict[str, A
 def _works(powers: dict[str, Any], trial: str, *, overlay: bool = False) -> bool:
     """Make a container's root once, as `Launch` does."""
     spec = _spec(trial, overlay, powers)
+    return _status_of(spec, powers, lambda sources: filesystem.enter(spec, sources)) == 0
+
+
+def try_bubblewrap(powers: dict[str, Any], trial: str, program: str, filter_program: bytes) -> str:
+    """Run a program in bubblewrap once; what is wrong with it, empty: nothing."""
+    spec = _spec(trial, False, powers) | {
+        "bwrap": program, "hostname": "trial", "env": [], "seccomp": True, "limits": {"memory": 0, "pids": 0}, "escalation": False,
+    }  # fmt: skip
+    errors, output = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def attempt(sources: filesystem.Sources) -> None:
+        os.dup2(output, 2)
+        root, machine = filesystem.enter_beside(spec, sources)
+        filesystem.return_to(machine)
+        bubblewrap.execute(spec, powers, root, filter_program, ["/usr/bin/true"])
+
+    try:
+        if _status_of(spec, powers, attempt) == 0:
+            return ""
+        try:
+            words = os.read(errors, 1024).decode(errors="replace").strip()
+        except BlockingIOError:
+            words = ""
+        return words or "it ended without a word"
+    finally:
+        os.close(errors)
+        os.close(output)
+
+
+def _status_of(spec: dict[str, Any], powers: dict[str, Any], steps: Callable[[filesystem.Sources], None]) -> int:
+    """How a process ended that took these steps in the namespaces of a container; -1: it could not be made."""
     owner = (os.getuid(), os.getgid())
     sources = None
     mapped, mapping = os.pipe2(os.O_CLOEXEC)
@@ -99,23 +131,28 @@ def _works(powers: dict[str, Any], trial: str, *, overlay: bool = False) -> bool
         pid = linux.clone(child.namespaces_of(powers["namespaces"], spec["slot"]))
         if not pid:
             os.close(mapping)
-            _try(powers["namespaces"], spec, sources, owner, mapped)
+            _try(powers["namespaces"], spec, sources, owner, mapped, steps)
         if sources is not None:
             with contextlib.suppress(OSError):  # the child, which is not told to go on, fails
                 launch.give_users(pid, spec, sources, powers, mapping)
     except (OSError, filesystem.SetupError):
-        return False
+        return -1
     finally:
         os.close(mapping)
         os.close(mapped)
         if sources is not None:
             sources.close()
     _, status = os.waitpid(pid, 0)
-    return status == 0
+    return status
 
 
 def _try(
-    mode: str, spec: dict[str, Any], sources: filesystem.Sources | None, owner: tuple[int, int], mapped: int
+    mode: str,
+    spec: dict[str, Any],
+    sources: filesystem.Sources | None,
+    owner: tuple[int, int],
+    mapped: int,
+    steps: Callable[[filesystem.Sources], None],
 ) -> NoReturn:
     result = 1
     try:
@@ -124,7 +161,7 @@ def _try(
                 child.become_root()
         elif mode == "user":
             child.map_user(spec, owner)
-        filesystem.enter(spec, sources or filesystem.open_sources(spec))
+        steps(sources or filesystem.open_sources(spec))
         result = 0
     except (OSError, filesystem.SetupError):
         result = 1

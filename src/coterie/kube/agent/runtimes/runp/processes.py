@@ -55,6 +55,23 @@ def in_namespace(pid: int) -> list[int]:
     return found
 
 
+def below(pid: int) -> list[int]:
+    """All descendants of a process."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat") as file:
+                    parent = int(file.read().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(name))
+    found = list(children.get(pid, ()))
+    for each in found:
+        found += children.get(each, ())
+    return found
+
+
 def send(pid: int, number: int) -> None:
     """Signal one process; a number that names none, or all of them, is nobody's."""
     if pid <= 1:

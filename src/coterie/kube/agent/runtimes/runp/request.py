@@ -28,6 +28,7 @@ from coterie.kube.agent.runtimes.runp.filesystem import HOME
 from coterie.kube.agent.runtimes.runp.processes import MARK
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
 
+BUBBLEWRAP = "bubblewrap"
 DEFAULT_WORKING_DIR = "/pod"
 """Where a host environment that names no working directory finds itself: in an empty one of its own."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -48,8 +49,11 @@ def start_request(
     pod: PodSandbox,
     spec: ContainerSpec,
     powers: dict[str, Any],
+    bwrap: str = "",
+    tool: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Raises RuntimeProblem for what cannot be started here at all."""
+    """`bwrap`: where that program is; `tool`: the OCI runtime that is to run the container. Raises RuntimeFailure for what
+    cannot be started here at all."""
     words = argv(image, spec.command, spec.args)
     if not words:
         raise RuntimeFailure(
@@ -62,6 +66,12 @@ def start_request(
         )
     if not powers["namespaces"]:
         _refuse_unreachable(spec)
+    if pod.handler == BUBBLEWRAP and bwrap:
+        _refuse_in_bubblewrap(spec)
+    elif pod.handler != "runp" and tool is None:
+        # Never behind a weaker wall than the one that was asked for.
+        why = f'the runtime handler "{pod.handler}" is not available on this node'
+        raise RuntimeFailure("RuntimeHandlerMissing", why)
     host = image.kind == HOST
     files = run_files(pod.directory, spec)
     user, group = _user(store, image, spec)
@@ -112,12 +122,29 @@ def start_request(
         "capabilities": _capabilities(spec, powers),
         "seccomp": not spec.security.seccomp_unconfined,
         "target": spec.target,
+        "tool": tool,
+        "bwrap": bwrap if pod.handler == BUBBLEWRAP else "",
         "stdin": spec.stdin,
         "stdin_once": spec.stdin_once,
         "tty": spec.tty,
         "locks": [str(store.layer(digest) / "lock") for digest in image.layers],
         "log": {"bytes": settings.log_bytes, "files": settings.log_files, "age": settings.log_age},
     }
+
+
+def _refuse_in_bubblewrap(spec: ContainerSpec) -> None:
+    """What would be another wall than the one that was asked for."""
+    what = ""
+    if spec.security.privileged:
+        what = "privileged"
+    elif spec.security.add_capabilities:
+        what = "capabilities.add"
+    elif spec.target:
+        what = "a debugging container with a target"
+    if what:
+        raise RuntimeFailure(
+            "CreateContainerConfigError", f"{what} is not possible with the runtime handler {BUBBLEWRAP}"
+        )
 
 
 def links(spec: ContainerSpec) -> dict[str, Path]:
@@ -180,12 +207,13 @@ def _root(
             "hidden": [os.path.realpath(path) for path in settings.hidden],
             "userxattr": own_users,
         }
-    if not powers["overlay"]:
+    layers = (image.directory, ["."]) if image.directory else store.overlay_layers(image)
+    if not powers["overlay"] or layers is None:
         return {"kind": "directory", "directory": str(files / "upper")}
     return {
         "kind": "layers",
-        "base": image.directory or str(store.layers),
-        "lowers": ["."] if image.directory else [f"{path.parent.name}/fs" for path in store.layer_paths(image)],
+        "base": layers[0],
+        "lowers": layers[1],
         "upper": str(files / "upper"),
         "scratch": str(files / "overlay"),
         "userxattr": own_users,

@@ -13,9 +13,11 @@ import fcntl
 import os
 import select
 import signal
+import socket
 import time
 
-from coterie.kube.agent.runtimes.runp import cgroups, child, init, linux, processes, users
+from coterie.kube.agent.runtimes.oci import sandbox_signals
+from coterie.kube.agent.runtimes.runp import bubblewrap, cgroups, child, init, linux, processes, users
 from coterie.kube.agent.runtimes.runp.launch import Launch, LaunchContext
 from coterie.kube.agent.runtimes.runp.logs import LogFile, LogStream
 from coterie.kube.agent.runtimes.runp.streams import OutputListener, OutputStream
@@ -31,6 +33,7 @@ UNKNOWN = "ContainerStatusUnknown"
 _PIPE_BYTES = 256 << 10
 _MEMORY_SECONDS = 1.0
 """How often the memory of a container is counted where the kernel does not."""
+_SIGNALLED = 128
 _SPEC_ONLY = ("spec", "start_ticks", "boot")
 
 
@@ -58,8 +61,13 @@ class ContainerRun:
         self._launched = False
         self._ended: int | None = None
         self._exceeded_memory = False
+        self._killed = False
+        """By an order, which is why it ended, even if one of its processes ran out of memory before."""
         self._deadline = 0.0
         self._waiters: list[Callable[[], None]] = []
+        self._tool: dict[str, Any] | None = spec.get("tool")
+        self._console: socket.socket | None = None
+        """From where the terminal comes that an OCI runtime made."""
         self._own_pids = bool(home.powers["namespaces"]) and not spec.get("target_pid")
         """Whether it is a pid namespace, which ends with its first process and takes all others along."""
 
@@ -72,6 +80,20 @@ class ContainerRun:
     @property
     def leader(self) -> int:
         return int(self.record["init"] or self.record["pid"])
+
+    @property
+    def inside(self) -> int:
+        """A process in the container's namespaces, or, of a sandbox, beside it."""
+        return self.pid if self._tool and not self._sandboxed else self.leader
+
+    @property
+    def _sandboxed(self) -> bool:
+        return sandbox_signals.needed(self.spec)
+
+    @property
+    def program(self) -> int:
+        """The container's program where another one waits for it; 0: it is `pid`, or has not been started yet."""
+        return bubblewrap.program_of(self._processes(), self.pid) if self.spec.get("bwrap") and self.pid else 0
 
     @property
     def finished(self) -> bool:
@@ -94,9 +116,15 @@ class ContainerRun:
         self._lock_layers()
         self._log = self._log_file()
         ends: list[int] = []
+        console: socket.socket | None = None
+        if self._tool and self.spec["tty"]:
+            self._console, console = socket.socketpair()
         try:
             if groups is not None:
-                groups.create(self.group, limits["cpu"], limits["shares"], limits["memory"], limits["pids"])
+                if self._tool:
+                    groups.create(self.group, 0, limits["shares"], 0, 0)  # the runtime's program is not to be limited
+                else:
+                    self._limit(groups)
                 self._watch_forks(groups)
             streams = self._terminal_streams(ends) if self.spec["tty"] else self._pipe_streams(ends)
             note = os.open(self._path("exit"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -108,6 +136,7 @@ class ContainerRun:
                 tty=self.spec["tty"],
                 group=self.group,
                 note=note,
+                console=console,
                 on_pid=self._process_started,
                 on_done=self._launch_over,
             )
@@ -115,8 +144,23 @@ class ContainerRun:
             self._release()
             raise
         finally:
+            if console is not None:
+                console.close()
             for end in ends:
                 os.close(end)
+
+    def _limit(self, groups: Cgroups) -> None:
+        limits = self.spec["limits"]
+        groups.create(self.group, limits["cpu"], limits["shares"], limits["memory"], self._most_processes())
+
+    def _most_processes(self) -> int:
+        """The limit of the container, and what the handler's own processes need besides."""
+        limit = int(self.spec["limits"]["pids"])
+        if not limit:
+            return 0
+        if self._sandboxed:
+            return limit + sandbox_signals.OWN_THREADS
+        return limit + bubblewrap.OWN_PROCESSES if self.spec.get("bwrap") else limit
 
     @property
     def starting(self) -> bool:
@@ -164,14 +208,20 @@ class ContainerRun:
         self._outputs.append(OutputStream(self._home.loop, handle, LogStream(name, self._log)))
 
     def _terminal_streams(self, ends: list[int]) -> tuple[int, int, int]:
-        assert self._log is not None
+        if self._tool:
+            nothing = self._home.nothing
+            return nothing, nothing, nothing  # the runtime makes a terminal in the container
         master, slave = os.openpty()
         ends.append(slave)
         self._give_to_user(slave)
+        self._use_terminal(master)
+        return slave, slave, slave
+
+    def _use_terminal(self, master: int) -> None:
+        assert self._log is not None
         self._terminal = os.dup(master)
         os.set_blocking(master, False)
         self._outputs.append(OutputStream(self._home.loop, master, LogStream("stdout", self._log)))
-        return slave, slave, slave
 
     def _give_to_user(self, handle: int) -> None:
         owner = users.owner(self.spec, self._home.powers)
@@ -179,6 +229,11 @@ class ContainerRun:
             os.fchown(handle, *owner)
 
     def _process_started(self, pid: int, leader: int) -> None:
+        if self._tool and self._home.groups is not None:
+            self._limit(self._home.groups)
+        if self._console is not None:
+            _, handles, _, _ = socket.recv_fds(self._console, 16, 1)
+            self._use_terminal(handles[0])
         self.record |= {
             "pid": pid,
             "init": leader,
@@ -346,6 +401,8 @@ class ContainerRun:
         status = init.read_note(self._path("exit"))
         code = os.waitstatus_to_exitcode(self._ended if status is None else status)
         number = -code if code < 0 else 0
+        if (self.spec.get("bwrap") or self._sandboxed) and code > _SIGNALLED:
+            number = code - _SIGNALLED  # as a shell, bwrap and runsc have no other way to say so
         self._finish_group(lambda: self._end(128 + number if number else code, number, "", ""))
 
     def _finish_group(self, then: Callable[[], None]) -> None:
@@ -366,7 +423,9 @@ class ContainerRun:
         self._note_refused_forks()
         if not reason:
             reason = "Completed" if code == 0 else "Error"
-            if code and (self._exceeded_memory or (groups is not None and groups.out_of_memory(self.group))):
+            killed = self._killed and number == signal.SIGKILL
+            out_of_memory = groups is not None and not killed and bool(groups.out_of_memory(self.group))
+            if code and (self._exceeded_memory or out_of_memory):
                 reason, message = "OOMKilled", self._memory_message()
             elif code and self.record.get("warnings"):
                 message = self.record["warnings"][0][1]
@@ -407,6 +466,9 @@ class ContainerRun:
         self._stdin = self._terminal = self._pidfd = -1
         self._locks.clear()
         self._forget_forks()
+        if self._console is not None:
+            self._console.close()
+            self._console = None
         for ending in ("out", "err", "exit"):
             try:
                 os.unlink(self._path(ending))
@@ -426,9 +488,12 @@ class ContainerRun:
         if self.finished or not self.pid:
             return
         if number == signal.SIGKILL:
+            self._killed = True
             self._kill_all()
+        elif self._sandboxed:
+            sandbox_signals.send(self._home.nothing, self.spec, self._home.powers, self.leader, number, everyone=False)
         else:
-            processes.send(self.pid, number)
+            processes.send(self.program or self.pid, number)
 
     def stop(self, grace: float, waiter: Callable[[], None]) -> None:
         if self.finished:
@@ -440,15 +505,23 @@ class ContainerRun:
             self._deadline = min(self._deadline, deadline)
             return
         self._deadline = deadline
-        if grace > 0:
+        if grace > 0 and self._sandboxed:
+            sandbox_signals.send(
+                self._home.nothing, self.spec, self._home.powers, self.leader, signal.SIGTERM, everyone=True
+            )
+        elif grace > 0:
+            # Who only waits for the program is not asked to end before it.
+            waiting = self.pid if self.program else 0
             for pid in self._processes() or [self.pid]:
-                processes.send(pid, signal.SIGTERM)
+                if pid != waiting:
+                    processes.send(pid, signal.SIGTERM)
         self._check_stopped(0.005)
 
     def _check_stopped(self, wait: float) -> None:
         if self.finished:
             return
         if time.monotonic() >= self._deadline:
+            self._killed = True
             self._kill_all()
         wait = min(wait * 2, 0.1, max(0.005, self._deadline - time.monotonic()))
         self._home.loop.call_later(wait, lambda: self._check_stopped(wait))
@@ -456,6 +529,8 @@ class ContainerRun:
     def _processes(self) -> list[int]:
         if self._home.groups is not None:
             return self._home.groups.processes(self.group)
+        if self.spec.get("bwrap"):
+            return processes.below(self.leader)
         if self._own_pids:
             return [pid for pid in processes.in_namespace(self.leader) if pid != self.leader]
         return processes.marked(f"{self.uid}/{self.key}")

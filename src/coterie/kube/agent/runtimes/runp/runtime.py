@@ -17,8 +17,10 @@ from typing import Any
 
 from coterie.base.log import logger
 from coterie.kube.agent.images.flatten import flatten
-from coterie.kube.agent.images.model import HOST, ImageError, StoredImage
+from coterie.kube.agent.images.model import HOST, ID_MISMATCH, ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
+from coterie.kube.agent.runtimes.oci import tools
+from coterie.kube.agent.runtimes.pod_events import PodEvents
 from coterie.kube.agent.runtimes.protocol import (
     ContainerLimits,
     ContainerSpec,
@@ -32,8 +34,9 @@ from coterie.kube.agent.runtimes.protocol import (
     PodState,
     RemotePod,
     RuntimeFailure,
+    RuntimeHandler,
 )
-from coterie.kube.agent.runtimes.runp import cgroups, pod_networks
+from coterie.kube.agent.runtimes.runp import cgroups, handlers, pod_networks
 from coterie.kube.agent.runtimes.runp.client import (
     ConnectionLost,
     SupervisorClient,
@@ -73,16 +76,21 @@ class RunpRuntime:
         self._client = SupervisorClient(settings.directory, self._group, settings.without, self._on_event, self._lost)
         self._powers: dict[str, Any] = {}
         self._addresses = PodAddresses(settings.network.cidr) if settings.network is not None else None
+        self._handlers: tuple[RuntimeHandler, ...] = (handlers.RUNP,)
+        self._bwrap = ""
+        self._tools: list[tools.OciTool] = []
         self._groups: cgroups.Cgroups | None = None
         self._sandboxes: dict[str, PodSandbox] = {}
         self._runs: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
-        self._streams: set[_Events] = set()
+        self._streams: set[PodEvents] = set()
         self._execs: dict[int, asyncio.Future[int]] = {}
         self._ends: dict[tuple[str, str, int], list[asyncio.Future[int]]] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
         self._holder = HolderMonitor(settings.directory, self._replace_holder, self._namespace_changed)
+        self._connected: set[str] = set()
+        """Pods of another runtime that are on the pod network."""
         self._remote_pods = pod_networks.read_remote(str(settings.directory))
         """Engines of other nodes, as the supervisor knows them."""
         self.on_namespace_change: list[Callable[[], None]] = []
@@ -94,12 +102,20 @@ class RunpRuntime:
     async def open(self) -> None:
         self._closed = False
         self._settings.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        await self._connect()
+        self._tools, _ = await asyncio.gather(tools.find(), self._connect())
+        await self._find_handlers()
         for sentence in self.limitations():
             _log.warning("Containers are isolated less than they could be", why=sentence)
         if self._settings.network is not None:
             self._holder.start()
         self._end_when_idle(_IDLE_AT_START)
+
+    async def _find_handlers(self) -> None:
+        async def attempt(path: str) -> str:
+            return str((await self._ask("try-bubblewrap", program=path)).result)
+
+        bubblewrap, self._bwrap = await handlers.bubblewrap(self._powers, attempt)
+        self._handlers = (handlers.RUNP, bubblewrap)
 
     async def close(self) -> None:
         self._closed = True
@@ -117,7 +133,7 @@ class RunpRuntime:
 
     async def _leave_supervisor(self) -> None:
         """Containers keep the supervisor and the pod network. Without any, nothing is left of either."""
-        if not self._sandboxes and self._settings.network is not None:
+        if not self._sandboxes and not self._connected and self._settings.network is not None:
             if self._client.connected:
                 with contextlib.suppress(ConnectionLost):
                     await self._client.ask("quit", release=True)
@@ -132,6 +148,10 @@ class RunpRuntime:
         self._powers = hello["powers"]
         self._groups = cgroups.detect(hello["group"]) if self._powers["cgroup"] else None
         before = {uid: dict(runs) for uid, runs in self._runs.items()}
+        self._connected = {pod["uid"] for pod in hello.get("connected", ())}
+        for pod in hello.get("connected", ()):
+            if self._addresses is not None and pod["address"]:
+                self._addresses.take(pod["uid"], pod["address"])
         self._runs = {}
         for pod in hello["pods"]:
             self._sandboxes[pod["uid"]] = _sandbox(pod)
@@ -248,8 +268,9 @@ class RunpRuntime:
         known = self._runs.get(pod_uid, {}).get((spec.name, spec.attempt))
         if known is not None:
             return _state(known)
-        image = self._image(spec.image)
-        request = start_request(self._settings, self.store, image, pod, spec, self._powers)
+        image = pinned_image(self.store, spec, self._settings.node)
+        tool = self._tool(pod, spec)
+        request = start_request(self._settings, self.store, image, pod, spec, self._powers, self._bwrap, tool)
         try:
             await self._make_files(pod, spec, image, request)
         except OSError as problem:
@@ -263,18 +284,20 @@ class RunpRuntime:
             newest.setdefault((spec.name, spec.attempt), run)
         return _state(newest[(spec.name, spec.attempt)])
 
-    def _image(self, name: str) -> StoredImage:
-        try:
-            image = self.store.find(name)
-        except ImageError as problem:
-            raise RuntimeFailure("InvalidImageName", str(problem)) from problem
-        if image is None:
+    def _tool(self, pod: PodSandbox, spec: ContainerSpec) -> dict[str, Any] | None:
+        """The OCI runtime that the pod's handler asks for."""
+        tool = next((tool for tool in self._tools if tool.handler == pod.handler), None)
+        if tool is None:
+            return None
+        handler = tools.handler_of(tool, self._powers)
+        if not handler.available:
             raise RuntimeFailure(
-                "ErrImageNeverPull",
-                f'image "{name}" is not on node "{self._settings.node}"; '
-                "bring it with `coterie image load` or `coterie image add` on that machine",
+                "RuntimeHandlerMissing", f'the handler "{pod.handler}" is not available on this node: {handler.why}'
             )
-        return image
+        problem = tools.refused(pod.handler, spec)
+        if problem is not None:
+            raise problem
+        return tool.request()
 
     async def _make_files(
         self, pod: PodSandbox, spec: ContainerSpec, image: StoredImage, request: dict[str, Any]
@@ -293,7 +316,7 @@ class RunpRuntime:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.unlink(missing_ok=True)
                 place.symlink_to(source)
-        if image.kind != HOST and not self._powers["overlay"]:
+        if request["root"]["kind"] == "directory":
             layers = [Path(image.directory)] if image.directory else self.store.layer_paths(image)[::-1]
             await asyncio.to_thread(flatten, layers, files / "upper")
         old = [
@@ -348,7 +371,7 @@ class RunpRuntime:
         return PodState(uid, sandbox.namespace, sandbox.name, tuple(_state(run) for run in self._runs[uid].values()))
 
     def events(self) -> AsyncIterator[str]:
-        stream = _Events(self._streams.discard)
+        stream = PodEvents(self._streams.discard)
         self._streams.add(stream)
         return stream
 
@@ -531,6 +554,32 @@ class RunpRuntime:
                 return await asyncio.open_connection(sock=made)
         raise refused
 
+    # Pods of another runtime, which makes their network namespaces.
+
+    @property
+    def network_directory(self) -> Path | None:
+        """Of the supervisor, which that runtime's network plugin asks; None: pods share the machine's network."""
+        return self._settings.directory if self._settings.network is not None else None
+
+    async def expect_pod(self, sandbox: PodSandbox) -> None:
+        """Another runtime is about to bring a namespace for this pod. Raises RuntimeFailure."""
+        if self._addresses is not None and sandbox.address:
+            self._addresses.take(sandbox.uid, sandbox.address)
+        await self._ask("expect", pod=_about(sandbox))
+        self._connected.add(sandbox.uid)
+
+    async def disconnect_pod(self, pod_uid: str) -> None:
+        """That pod is gone from the pod network. Raises RuntimeFailure."""
+        if pod_uid in self._connected:
+            await self._ask("disconnect", uid=pod_uid)
+            self._connected.discard(pod_uid)
+
+    async def dial_connected(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """As `dial`, into a pod of another runtime."""
+        if pod_uid not in self._connected or self._addresses is None:
+            return await self._first_open([("127.0.0.1", None)], port)
+        return await self._first_open([("127.0.0.1", pod_uid), (self.pod_ip(pod_uid), pod_uid)], port)
+
     async def _socket_of(self, pod_uid: str) -> socket.socket:
         """A socket of the pod's network: what it connects to, it connects to from there."""
         try:
@@ -580,44 +629,30 @@ class RunpRuntime:
     def images(self) -> Sequence[ImageInfo]:
         return [ImageInfo(image.name, image.id, image.size, image.kind) for image in self.store.images()]
 
+    def handlers(self) -> Sequence[RuntimeHandler]:
+        return (*self._handlers, *tools.handlers(self._tools, self._powers))
+
     def limitations(self) -> Sequence[str]:
         return tuple(self._powers.get("limitations", ()))
 
 
-class _Events:
-    """Uids of pods that changed, each at most once in the queue. Begins when it is made, not when it is first asked."""
-
-    def __init__(self, forget: Any) -> None:
-        self._forget = forget
-        self._waiting: dict[str, None] = {}
-        self._wake = asyncio.Event()
-        self._over = False
-
-    def put(self, uid: str) -> None:
-        self._waiting[uid] = None
-        self._wake.set()
-
-    def end(self) -> None:
-        self._over = True
-        self._wake.set()
-
-    def __aiter__(self) -> _Events:
-        return self
-
-    async def __anext__(self) -> str:
-        while not self._waiting:
-            if self._over:
-                self._forget(self)
-                raise StopAsyncIteration
-            self._wake.clear()
-            try:
-                await self._wake.wait()
-            except asyncio.CancelledError:
-                self._forget(self)
-                raise
-        uid = next(iter(self._waiting))
-        del self._waiting[uid]
-        return uid
+def pinned_image(store: ImageStore, spec: ContainerSpec, node: str) -> StoredImage:
+    """The image of a container; the one that the agent verified, if it did. Raises RuntimeFailure."""
+    try:
+        image = store.find(spec.image)
+    except ImageError as problem:
+        raise RuntimeFailure("InvalidImageName", str(problem)) from problem
+    if image is None:
+        raise RuntimeFailure(
+            "ErrImageNeverPull",
+            f'image "{spec.image}" is not on node "{node}"; '
+            "bring it with `coterie image load` or `coterie image add` on that machine",
+        )
+    if spec.image_id and image.kind == HOST:
+        return replace(image, id=spec.image_id)  # of the code as the agent saw it
+    if spec.image_id and image.id != spec.image_id:
+        raise RuntimeFailure(ID_MISMATCH, f'image "{spec.image}" was replaced while its container was being started')
+    return image
 
 
 def _about(sandbox: PodSandbox) -> dict[str, Any]:
@@ -635,6 +670,7 @@ def _about(sandbox: PodSandbox) -> dict[str, Any]:
         "kind": str(sandbox.kind),
         "group": sandbox.group,
         "sysctls": dict(sandbox.sysctls),
+        "handler": sandbox.handler,
         "memory_volumes": [[str(path), size] for path, size in sandbox.memory_volumes],
         "limits": {
             "cpu": sandbox.limits.cpu_milli,
@@ -661,6 +697,7 @@ def _sandbox(about: dict[str, Any]) -> PodSandbox:
         directory=Path(about["directory"]),
         limits=ContainerLimits(limits["cpu"], limits["memory"], limits["pids"], limits["shares"]),
         sysctls=about.get("sysctls") or {},
+        handler=about.get("handler") or "runp",
         memory_volumes=tuple((Path(path), size) for path, size in about.get("memory_volumes") or ()),
         **fields,
     )

@@ -18,10 +18,10 @@ _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _X32 = 0x40000000
-_NAMESPACE_FLAGS = 0x7E020080
+NAMESPACE_FLAGS = 0x7E020080
 """CLONE_NEWUSER, PID, NET, IPC, UTS, CGROUP, NS and TIME."""
 _CLONE3 = 435
-_SOCKET_FAMILIES = (1, 2, 10, 16, 17)
+SOCKET_FAMILIES = (1, 2, 10, 16, 17)
 """AF_UNIX, INET, INET6, NETLINK and PACKET, which needs a capability."""
 
 _COMMON = {
@@ -60,11 +60,16 @@ def supported() -> bool:
 _TRACING = ("kcmp", "process_vm_readv", "process_vm_writev", "ptrace")
 
 
+def refused(machine: str, *, trace: bool = False) -> dict[str, int]:
+    """The system calls that fail with EPERM, by name. `trace`: for debuggers."""
+    calls = _TABLES[machine][3]
+    return {name: number for name, number in calls.items() if not (trace and name in _TRACING)}
+
+
 def program(machine: str, *, trace: bool = False) -> bytes:
     """The filter: eight bytes an instruction (code, jump if true, jump if false, value). `trace`: for debuggers."""
-    architecture, clone, new_socket, calls = _TABLES[machine]
-    if trace:
-        calls = {name: number for name, number in calls.items() if name not in _TRACING}
+    architecture, clone, new_socket, _ = _TABLES[machine]
+    calls = refused(machine, trace=trace)
     refuse = _ERRNO | errno.EPERM
     steps: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
@@ -77,14 +82,14 @@ def program(machine: str, *, trace: bool = False) -> bytes:
         (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
         (_JUMP_EQUAL, 0, 4, clone),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_JUMP_ANY_BIT, 0, 1, _NAMESPACE_FLAGS),
+        (_JUMP_ANY_BIT, 0, 1, NAMESPACE_FLAGS),
         (_RETURN, 0, 0, refuse),
         (_RETURN, 0, 0, _ALLOW),
-        (_JUMP_EQUAL, 0, len(_SOCKET_FAMILIES) + 3, new_socket),
+        (_JUMP_EQUAL, 0, len(SOCKET_FAMILIES) + 3, new_socket),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
     ]
-    for i, family in enumerate(_SOCKET_FAMILIES):
-        steps.append((_JUMP_EQUAL, len(_SOCKET_FAMILIES) - i, 0, family))
+    for i, family in enumerate(SOCKET_FAMILIES):
+        steps.append((_JUMP_EQUAL, len(SOCKET_FAMILIES) - i, 0, family))
     steps += [(_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT), (_RETURN, 0, 0, _ALLOW)]
     numbers = sorted(set(calls.values()))
     for i, number in enumerate(numbers):

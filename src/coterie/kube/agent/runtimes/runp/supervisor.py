@@ -52,6 +52,8 @@ KEPT_RUNS = 5
 _OWN_SHARES = 4000
 """The supervisor's part of the CPU in thousandths of a core, before that of pods that request less."""
 _FORK_CHECK_SECONDS = 2.0
+_PROGRAM_SECONDS = 0.005
+"""After which an exec looks again for a program that bubblewrap has not started yet."""
 _LONGEST_LOG = 1 << 20
 _TRIAL = "trial"
 """Stands for the uid of a pod that is none."""
@@ -75,6 +77,7 @@ class SupervisedPod:
 
 class PodSupervisor:
     def __init__(self, directory: str, group: str, without: list[str]) -> None:
+        self._directory = directory
         self._networks = _networks(directory, without)
         self.loop = Loop()
         self._group = group
@@ -89,6 +92,7 @@ class PodSupervisor:
             self.loop, self._records, groups, self._powers, program, init.program(), self._networks
         )
         self._pods: dict[str, SupervisedPod] = {}
+        self._connected = pod_networks.ConnectedPods(directory)
         self._connections: list[ClientConnection] = []
         self._idle_since = time.monotonic()
         self.done = False
@@ -127,6 +131,7 @@ class PodSupervisor:
                     (pod.about, [run.leader for run in pod.runs.values() if not run.finished and run.leader])
                     for pod in self._pods.values()
                 ]
+                + [(about, []) for about in self._connected.pods.values() if "netns" in about]
             )
 
     def _claim_users(self, pod: SupervisedPod) -> None:
@@ -234,13 +239,14 @@ class PodSupervisor:
                 "powers": self._powers,
                 "group": self._group,
                 "pods": [pod.record_for_agent() for pod in self._pods.values()],
+                "connected": list(self._connected.pods.values()),
             },
             handles,
         )
 
     def _do_quit(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         self.done = not self._running()
-        if self.done and request.get("release") and self._networks is not None:
+        if self.done and request.get("release") and self._networks is not None and not self._connected.pods:
             self._networks.domain.release(self.loop)
         connection.answer(request, self.done)
 
@@ -419,10 +425,44 @@ class PodSupervisor:
     def _do_socket(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         """An unconnected socket of a pod's network: for probes and port-forward."""
         pod = self._pods.get(request["uid"])
-        if pod is None or self._networks is None:
+        about = pod.about if pod is not None else self._connected.pods.get(request["uid"])
+        if about is None or self._networks is None:
             connection.refuse(request, "PodNotFound", "the pod has no network of its own here")
             return
-        connection.answer(request, True, [self._networks.socket_in(pod.about)])
+        connection.answer(request, True, [self._networks.socket_in(about)])
+
+    # Pods of another runtime, which makes their namespaces: the agent says what is to come, then that runtime's network
+    # plugin brings the namespace.
+
+    def _do_expect(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        about = request["pod"]
+        known = self._connected.pods.get(about["uid"])
+        if known is not None and "netns" in known:
+            about["netns"] = known["netns"]
+        self._connected.save(about)
+        connection.answer(request, True)
+
+    def _do_connect(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        about = self._connected.pods.get(request["uid"])
+        if about is None or self._networks is None or not about.get("address"):
+            connection.refuse(request, "PodNotFound", f"no pod {request['uid']} with an address is expected")
+            return
+        about = {**about, "netns": request["netns"]}
+        self._networks.connect(about)
+        self._connected.save(about)
+        connection.answer(request, about["address"])
+
+    def _do_disconnect(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        if self._networks is not None and request["uid"] in self._connected.pods:
+            self._networks.remove(request["uid"])
+        self._connected.forget(request["uid"])
+        connection.answer(request, True)
+
+    def _do_try_bubblewrap(self, connection: ClientConnection, request: dict[str, Any]) -> None:
+        trial = f"{self._directory}/trial"
+        connection.answer(
+            request, probe.try_bubblewrap(self._powers, trial, request["program"], self._home.filter_program)
+        )
 
     def _do_trial(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         """Two sockets of a pod that exists for their sake alone, to see what a pod could reach."""
@@ -465,6 +505,11 @@ class PodSupervisor:
         run = self._run(request)
         if run is None or run.finished or not run.pid:
             connection.refuse(request, "ContainerNotRunning", f"container {request['name']} is not running")
+            return
+        if run.spec.get("bwrap") and not run.program:
+            # It is about to be started: its namespaces are not there yet.
+            if connection in self._connections:
+                self.loop.call_later(_PROGRAM_SECONDS, lambda: self._request(connection, request))
             return
         number = request["id"]
 

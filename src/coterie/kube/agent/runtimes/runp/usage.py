@@ -34,7 +34,10 @@ def usage_of(groups: Cgroups | None, run: dict[str, Any], mark: str) -> Containe
 def processes_of(groups: Cgroups | None, run: dict[str, Any], mark: str) -> list[int]:
     if groups is not None:
         return groups.processes(run["group"])
-    return processes.in_namespace(run["init"]) if run["init"] else processes.marked(mark)
+    if not run["init"]:
+        return processes.marked(mark)
+    # Those of an exec are no descendants; those in a namespace of bubblewrap's are not in this one.
+    return sorted({*processes.in_namespace(run["init"]), *processes.below(run["init"])})
 
 
 def deleted_bytes(pids: Iterable[int], directory: Path) -> int:

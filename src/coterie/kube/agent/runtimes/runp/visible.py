@@ -70,6 +70,11 @@ def _environments(image: StoredImage, hidden: Sequence[str]) -> Iterator[str]:
                 yield place
 
 
+def own_prefix(program: str) -> str:
+    """The directory that an environment's program lives in; the program itself where that holds more than the environment."""
+    return next(_prefixes(program, ()))
+
+
 def _hops(program: str) -> Iterator[str]:
     """The program, and what it is a link to."""
     for _ in range(_MOST_LINKS):

@@ -1,0 +1,1 @@
+"""Containers through containerd's CRI v1."""

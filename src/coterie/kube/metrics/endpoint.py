@@ -1,0 +1,60 @@
+"""`GET /metrics` on the node's one port for metrics. Rates tell about business, so not everybody may ask.
+
+Allowed are the machine itself, the addresses and networks that the configuration names, and whoever shows the token.
+"""
+
+from __future__ import annotations
+
+import gzip
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coterie.base.exposition import CONTENT_TYPE
+from coterie.base.secret import SecretValue
+from coterie.http.messages import Request, Response
+from coterie.kube.metrics.sources import MetricsPage
+
+_PATHS = ("/metrics", "/")
+_COMPRESSED_FROM = 4096
+_BEARER = "bearer "
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapeAccess:
+    networks: Sequence[Network] = ()
+    token: SecretValue | None = None
+
+    def allows(self, address: str, authorization: str) -> bool:
+        if self.token and authorization[: len(_BEARER)].lower() == _BEARER:
+            return self.token.matches(authorization[len(_BEARER) :].strip())
+        try:
+            found = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        return found.is_loopback or any(found in network for network in self.networks)
+
+
+class MetricsEndpoint:
+    def __init__(self, page: MetricsPage, access: ScrapeAccess) -> None:
+        self._page = page
+        self._access = access
+
+    async def handle(self, request: Request) -> Response:
+        if not self._access.allows(request.peer.address, request.headers.get("authorization", "")):
+            words = (
+                "scraping is allowed from this machine, from metrics.allow of the configuration, or with its token\n"
+            )
+            return Response(401, words.encode(), "text/plain", headers=[("WWW-Authenticate", "Bearer")])
+        if request.path not in _PATHS:
+            return Response(404, b"the page is /metrics\n", "text/plain")
+        if request.method not in ("GET", "HEAD"):
+            return Response(405, b"only GET is possible\n", "text/plain", headers=[("Allow", "GET, HEAD")])
+        body = (await self._page.text()).encode()
+        if len(body) >= _COMPRESSED_FROM and "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(200, gzip.compress(body, 1), CONTENT_TYPE, headers=[("Content-Encoding", "gzip")])
+        return Response(200, body, CONTENT_TYPE)

@@ -1,0 +1,152 @@
+"""The node's one page for Prometheus: the machine, the API server, pods. Needs `api` and `runtime` where the node has them."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from coterie import __version__
+from coterie.base.clock import Clock
+from coterie.base.exposition import Family, labels
+from coterie.base.log import logger
+from coterie.base.secret import SecretValue
+from coterie.base.tasks import TaskOwner
+from coterie.http.server import HttpServer
+from coterie.kube.agent.devices.manager import DeviceManager
+from coterie.kube.agent.runtimes.by_handler import RuntimesByHandler
+from coterie.kube.agent.server.usage_metrics import ContainerUsageSource
+from coterie.kube.api.types.pods import PODS
+from coterie.kube.control.manager import Runnable
+from coterie.kube.metrics.endpoint import MetricsEndpoint, ScrapeAccess
+from coterie.kube.metrics.machine import MachineSource
+from coterie.kube.metrics.sources import MetricsPage, MetricsSource, SampledSource
+from coterie.kuscia.api.labels import KUSCIA_JOB_ID, KUSCIA_TASK_ID
+from coterie.node.config import ConfigError, NodeSettings
+from coterie.node.config.settings import MetricsConfig
+from coterie.node.parts.apiserver import ApiPlane
+from coterie.node.parts.context import NodeContext
+
+log = logger("node")
+
+
+def build(node: NodeContext) -> list[list[Runnable]]:
+    settings = node.settings
+    bound = open_port(settings.metrics)
+    if bound is None:
+        return []
+    sources: list[MetricsSource] = [_Build(settings), MachineSource()]
+    if (plane := node.find("api", ApiPlane)) is not None:
+        sources.append(_ApiServerSource(plane))
+    return [[MetricsPort(bound, sources, _slow_sources(node), access(settings.metrics), node.clock)]]
+
+
+def _slow_sources(node: NodeContext) -> Sequence[MetricsSource]:
+    chosen = node.settings.agent
+    if chosen is None:
+        return ()
+    # The same informer as the agent's own.
+    pods = node.informers.get(PODS.as_dynamic, node.settings.only_namespace, fields=f"spec.nodeName={chosen.node_name}")
+
+    def belongs_to(namespace: str, name: str) -> Mapping[str, str]:
+        pod = pods.cache.get(name, namespace)
+        marks = (pod["metadata"].get("annotations") or {}) if pod is not None else {}
+        found = {"job": marks.get(KUSCIA_JOB_ID, ""), "task": marks.get(KUSCIA_TASK_ID, "")}
+        return {**found, "party": node.settings.domain} if found["task"] else {}
+
+    usage = ContainerUsageSource(node.get("pod_runtime", RuntimesByHandler), belongs_to)
+    devices = node.find("devices", DeviceManager)
+    return [usage, *([devices] if devices is not None else [])]
+
+
+def open_port(wanted: MetricsConfig) -> socket.socket | None:
+    family = socket.AF_INET6 if ":" in wanted.address else socket.AF_INET
+    try:
+        return socket.create_server((wanted.address, wanted.port), family=family, backlog=16)
+    except OSError as problem:
+        where = f"{wanted.address}:{wanted.port}"
+        if wanted.required:
+            raise ConfigError(f"metrics.port: {where} cannot be opened ({problem.strerror})") from problem
+        log.warning(
+            "There is no page of metrics: its port cannot be opened; set metrics.port, or metrics.enabled: false",
+            address=where,
+            error=problem,
+        )
+        return None
+
+
+def access(wanted: MetricsConfig) -> ScrapeAccess:
+    token = None
+    if wanted.token_file:
+        try:
+            token = SecretValue(Path(wanted.token_file).expanduser().read_text(encoding="utf-8").strip())
+        except (OSError, UnicodeDecodeError) as problem:
+            raise ConfigError(f"metrics.tokenFile: {wanted.token_file} cannot be read ({problem})") from problem
+        if not token:
+            raise ConfigError(f"metrics.tokenFile: {wanted.token_file} is empty")
+    return ScrapeAccess([ipaddress.ip_network(each) for each in wanted.allow], token)
+
+
+class MetricsPort:
+    """A Runnable: the page is served while it runs."""
+
+    name = "metrics"
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        sources: Sequence[MetricsSource],
+        slow: Sequence[MetricsSource],
+        access: ScrapeAccess,
+        clock: Clock,
+    ) -> None:
+        self.ready = asyncio.Event()
+        self._socket = bound
+        self._sources = sources
+        self._slow = slow
+        self._access = access
+        self._clock = clock
+        self._stop = asyncio.Event()
+
+    @property
+    def port(self) -> int:
+        return int(self._socket.getsockname()[1])
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def run(self) -> None:
+        address, port = self._socket.getsockname()[:2]
+        async with TaskOwner(self.name) as owner:
+            sampled = [SampledSource(source, self._clock, owner) for source in self._slow]
+            http = HttpServer(MetricsEndpoint(MetricsPage([*self._sources, *sampled]), self._access).handle)
+            await http.serve(self._socket)
+            log.info("Metrics are served", address=address, port=port)
+            self.ready.set()
+            try:
+                await self._stop.wait()
+            finally:
+                await http.stop()
+
+
+class _Build:
+    name = "build"
+
+    def __init__(self, settings: NodeSettings) -> None:
+        where = labels(version=__version__, mode=settings.mode, domain=settings.domain)
+        self._family = Family("coterie_build_info", "Version, mode and domain of this node; 1.", "gauge", [(where, 1)])
+
+    async def families(self) -> Sequence[Family]:
+        return [self._family]
+
+
+class _ApiServerSource:
+    name = "apiserver"
+
+    def __init__(self, plane: ApiPlane) -> None:
+        self._plane = plane
+
+    async def families(self) -> Sequence[Family]:
+        return self._plane.server.metrics.families()

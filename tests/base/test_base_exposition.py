@@ -1,0 +1,65 @@
+"""Prometheus' text format: escaping, merging, bounds, histograms."""
+
+from __future__ import annotations
+
+from coterie.base.exposition import MAX_ROWS, Family, Histogram, dropped, labels, merged, render
+
+
+def test_a_page() -> None:
+    page = render(
+        [
+            Family("load", "Load.", "gauge", [("", 0.25)]),
+            Family(
+                "bytes_total", "Bytes.", "counter", [(labels(device="eth0"), 2**53), (labels(device='a"b\\c\n'), 1)]
+            ),
+        ]
+    )
+    assert page.splitlines() == [
+        "# HELP load Load.",
+        "# TYPE load gauge",
+        "load 0.25",
+        "# HELP bytes_total Bytes.",
+        "# TYPE bytes_total counter",
+        'bytes_total{device="eth0"} 9007199254740992',
+        'bytes_total{device="a\\"b\\\\c\\n"} 1',
+    ]
+    assert page.endswith("\n")
+
+
+def test_a_long_label_is_cut() -> None:
+    assert labels(path="x" * 10_000) == f'path="{"x" * 100}"'
+
+
+def test_families_of_one_name_become_one() -> None:
+    """A page that names a family twice is refused by Prometheus as a whole."""
+    found = merged(
+        [
+            Family("fds", "Open files.", "gauge", [('process="a"', 1)]),
+            Family("load", "Load.", "gauge", [("", 2)]),
+            Family("fds", "Other words.", "gauge", [('process="b"', 3), ('process="a"', 4)]),
+        ]
+    )
+    assert [(family.name, family.help, list(family.rows)) for family in found] == [
+        ("fds", "Open files.", [('process="a"', 1), ('process="b"', 3)]),
+        ("load", "Load.", [("", 2)]),
+    ]
+
+
+def test_too_many_rows_are_dropped_and_counted() -> None:
+    family = Family("many", "Many.", "gauge", [(f'n="{n}"', n) for n in range(MAX_ROWS + 7)])
+    assert render([family]).count("\nmany{") == MAX_ROWS
+    assert dropped([family]) == [('family="many"', 7)]
+
+
+def test_a_histogram() -> None:
+    histogram = Histogram((0.1, 1))
+    for value in (0.05, 0.1, 0.5, 3):
+        histogram.add(value)
+    assert render([Family("seconds", "Time.", "histogram", histogram.rows('queue="jobs"'))]).splitlines()[2:] == [
+        'seconds_bucket{queue="jobs",le="0.1"} 2',
+        'seconds_bucket{queue="jobs",le="1"} 3',
+        'seconds_bucket{queue="jobs",le="+Inf"} 4',
+        'seconds_sum{queue="jobs"} 3.65',
+        'seconds_count{queue="jobs"} 4',
+    ]
+    assert render([Family("s", "T.", "histogram", Histogram((1,)).rows())]).splitlines()[-1] == "s_count 0"
