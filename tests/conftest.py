@@ -55,7 +55,7 @@ GROUPS = (
     (re.compile(r"tests/e2e/"), "e2e-autonomy"),
     (re.compile(r"tests/conformance/test_kubectl\.py::test_chapter\[([\d.]+)-"), r"kubectl-\1"),
     # These tests look for leftovers of a pod over the whole machine, and give their pods the same uid.
-    (re.compile(r"tests/kube/agent/runp/"), "runp"),
+    (re.compile(r"tests/kube/agent/(runp|oci)/"), "runp"),
     (re.compile(r"tests/kube/agent/cri/"), "cri"),
     (re.compile(r"tests/faults/test_(faults|crash)_apiserver\.py::"), r"\1"),
     (re.compile(r"tests/kuscia/kusciaapi/test_kusciaapi_fuzz\.py::"), "kusciaapi-fuzz"),
@@ -67,7 +67,7 @@ SECONDS = {
     "fault-jobs": 280,
     "e2e-autonomy": 260,
     "e2e-jobs": 200,
-    "runp": 200,
+    "runp": 250,
     "attack-pods": 180,
     "e2e-network": 160,
     "kubectl": 150,

@@ -208,6 +208,15 @@ def test_a_pod_with_an_ephemeral_volume_and_a_runtime_class(autonomy: Cluster) -
         assert inside.split()[:3] == ["65534", "CapBnd:", "0" * 16]
         assert autonomy.json("get pod walled")["status"]["podIP"] in inside, "it has the pod's network"
         autonomy.do("delete pod walled --grace-period=1")
+    # One runtime with the machine's kernel and one with its own, side by side.
+    others = [name for name in ("crun", "gvisor") if name in has]
+    for name in others:
+        autonomy.apply(pod(f"by-{name}", container(script="echo up; sleep 1000"), runtimeClassName=name))
+    for name in others:
+        autonomy.phase(f"by-{name}", "Running")
+        assert "eth0" in autonomy.do(f"exec by-{name} -- cat /proc/net/dev"), "it has the pod's network"
+        until("its output is logged", lambda name=name: autonomy.do(f"logs by-{name}") == "up\n")  # type: ignore[misc]
+        autonomy.do(f"delete pod by-{name} --grace-period=0 --force")
 
 
 def _replaced(cluster: Cluster, name: str, uid: str) -> bool:

@@ -47,8 +47,13 @@ async def test_pods_have_addresses_and_reach_each_other(networked: OciHarness) -
             assert await asyncio.wait_for(reader.read(6), 10) == b"served"
             writer.close()
             break
+    session = await box.runtime.exec("uid-1", "server", ["cat", "/proc/net/dev"], stdin=False, tty=False)
+    assert b"eth0" in await session.read_stdout() and await session.wait() == 0
+    await session.close()
     script = f"sleep 0.2; nc {addresses['uid-1']} 9000 </dev/null; cat /proc/net/dev; nc -w 1 127.0.0.1 9000 </dev/null || echo own"
     spec = await box.start(script, "client", uid="uid-2")
     assert (await box.ended("client", "uid-2")).exit_code == 0
     text = log_text(spec.log_path)
     assert "served" in text and "eth0" in text and "own" in text, "a pod's loopback is its own"
+    await asyncio.wait_for(box.runtime.stop_container("uid-1", "server", 60), 30)
+    assert box.state("server").exit_code == 143

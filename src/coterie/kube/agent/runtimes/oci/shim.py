@@ -351,7 +351,9 @@ def _write(path: str, text: str) -> None:
 
 
 def _join(setup: ChildSetup, pid: int) -> None:
-    for handle, kind in child.handles_of(pid, ("user", "pid", "mnt")):
+    # The network too, in which the sandbox listens; before the user namespace, to which it does not belong.
+    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    for handle, kind in [(network, linux.CLONE_NEWNET), *child.handles_of(pid, ("user", "pid", "mnt"))]:
         linux.setns(handle, kind)
         os.close(handle)
     if setup.spec.get("slot") is not None:
