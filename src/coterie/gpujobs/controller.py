@@ -26,7 +26,7 @@ from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
 from coterie.gpujobs import plan, storage
 from coterie.gpujobs.domain_data import read_domain_data
-from coterie.gpujobs.files import InvalidFiles, digest, read_archive, write_archive
+from coterie.gpujobs.files import MAX_PACKED, InvalidFiles, digest, read_archive, write_archive
 from coterie.gpujobs.inputs import FilesMissing, ReadTable, gather
 from coterie.gpujobs.job_script import find_script, job_name, sbatch_options, slurm_script
 from coterie.gpujobs.pods import (
@@ -80,6 +80,8 @@ _CLUSTER_PAUSE = 10.0
 _UNREACHABLE_PAUSE = 5.0
 _IDLE_SECONDS = 120.0
 _KEY_NAME = "ssh-privatekey"
+_MAX_RESULT = 2 * MAX_PACKED
+"""Bytes of an archive in base64 lines; one that is larger is cut, and then refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class GpuJobReconciler:
         self.pods = informers.get(PODS)
         self._sessions: dict[ObjectKey, tuple[tuple[str, int], SlurmSession]] = {}
         self._choosing = asyncio.Lock()
+        self._unpacking = asyncio.Lock()
+        """An archive of a few bytes may have hundreds of megabytes in it: one at a time, and not on the event loop."""
         self._assigned: dict[str, ObjectKey] = {}
         """By uid: clusters that were chosen and may not be in the cache yet."""
         self._missing_since: dict[str, float] = {}
@@ -171,8 +175,8 @@ class GpuJobReconciler:
         if job.spec.empty:
             await self._write(job, plan.waiting_for_files(job.status, "waiting for a spec and files"))
             return DONE
-        files = await gather(self._client, job, self._read_table)
-        script = find_script(job.spec, files)
+        async with self._unpacking:
+            script = find_script(job.spec, await gather(self._client, job, self._read_table))
         slurm_script(job.spec, script)
         if job.status.phase in ("", CREATING):
             job = await self._write(job, msgspec.structs.replace(job.status, phase=CREATED, backend=SLURM, message=""))
@@ -240,11 +244,14 @@ class GpuJobReconciler:
     async def _submit(self, job: GpuJob) -> Result:
         uid, cluster = job.metadata.uid, ObjectKey(job.metadata.namespace, job.status.cluster)
         session = await self._session(cluster)
-        files = await gather(self._client, job, self._read_table)
-        script = find_script(job.spec, files)
+        async with self._unpacking:
+            files = await gather(self._client, job, self._read_table)
+            script = find_script(job.spec, files)
+            packed = await asyncio.to_thread(write_archive, files)
+            del files
         text, options = slurm_script(job.spec, script), sbatch_options(job.spec, uid, script)
         try:
-            job_id = await session.submit(uid, text, options, write_archive(files))
+            job_id = await session.submit(uid, text, options, packed)
         except SubmitRefused as error:
             await self._fail(job, "SubmitRefused", str(error))
             return DONE
@@ -430,11 +437,14 @@ class GpuJobReconciler:
         if job.spec.empty:
             await self._write(job, plan.waiting_for_files(job.status, "waiting for a spec and files"))
             return DONE
-        files = await gather(self._client, job, self._read_table)
+        async with self._unpacking:
+            files = await gather(self._client, job, self._read_table)
+            packed = await asyncio.to_thread(write_archive, files)
+            del files
         body = pod_body(job, 0)
         if job.status.phase in ("", CREATING):
             job = await self._write(job, msgspec.structs.replace(job.status, phase=CREATED, backend=POD, message=""))
-        parts = await storage.store(self._client, job, "files", write_archive(files), secret=True)
+        parts = await storage.store(self._client, job, "files", packed, secret=True)
         body = pod_body(job, parts)
         name = body["metadata"]["name"]
         try:
@@ -475,7 +485,7 @@ class GpuJobReconciler:
         status = msgspec.structs.replace(status, output_tail=_tail(streams))
         if job.spec.artifacts and ready:
             try:
-                text = await self._pod_log(pod, RESULT_CONTAINER, None)
+                text = await self._pod_log(pod, RESULT_CONTAINER, _MAX_RESULT)
                 if text.strip():
                     status = await self._keep_artifacts(job, status, base64.b64decode(text))
             except (InvalidFiles, binascii.Error) as error:
@@ -499,15 +509,17 @@ class GpuJobReconciler:
             await storage.store_output(self._client, job, streams)
         return streams
 
-    async def _pod_log(self, pod: Pod, container: str, limit: int | None) -> bytes:
+    async def _pod_log(self, pod: Pod, container: str, limit: int) -> bytes:
         """Its end; empty when the node does not answer any more."""
-        data = b""
+        data = bytearray()
         try:
             async for piece in log_stream(self._client, pod.metadata.name, pod.metadata.namespace, container=container):
-                data = data + piece if limit is None else (data + piece)[-limit:]
+                data += piece
+                if len(data) >= 2 * limit:
+                    del data[:-limit]
         except (ApiError, TransportError) as error:
             self._log.info("The output of a pod cannot be read", pod=str(pod.key), error=error)
-        return data
+        return bytes(data[-limit:])
 
     async def _remove_pod(self, pod: Pod) -> None:
         meta = pod.metadata
@@ -520,13 +532,9 @@ class GpuJobReconciler:
 
     async def _keep_artifacts(self, job: GpuJob, status: GpuJobStatus, packed: bytes) -> GpuJobStatus:
         """Packed again by us: nobody has to trust the archive that a job made."""
-        files = read_archive(packed)
-        data = write_archive(files)
+        async with self._unpacking:
+            data, listed = await asyncio.to_thread(_packed_again, packed)
         parts = await storage.store(self._client, job, "out", data)
-        listed = tuple(
-            JobArtifact(path=path, size=len(files[path].data), sha256=digest(files[path].data))
-            for path in sorted(files)
-        )
         return msgspec.structs.replace(status, artifacts=listed, artifact_parts=parts, artifacts_sha256=digest(data))
 
     async def _delete(self, job: GpuJob) -> Result:
@@ -608,6 +616,14 @@ class GpuJobReconciler:
             for job in self.jobs.cache.list(cluster.metadata.namespace)
             if not job.finished and job.status.cluster in ("", cluster.metadata.name) and not job.status.slurm_job_id
         ]
+
+
+def _packed_again(packed: bytes) -> tuple[bytes, tuple[JobArtifact, ...]]:
+    files = read_archive(packed)
+    found = (
+        JobArtifact(path=path, size=len(files[path].data), sha256=digest(files[path].data)) for path in sorted(files)
+    )
+    return write_archive(files), tuple(found)
 
 
 def _tail(streams: dict[str, StreamEnd]) -> str:
