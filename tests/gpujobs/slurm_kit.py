@@ -108,9 +108,14 @@ class SlurmTestCluster:
                 start_new_session=True,
             )
 
-    def stop_daemon(self, name: str) -> None:
+    def stop_daemon(self, name: str, *, gently: bool = False) -> None:
+        """`gently`: it saves its state; slurmctld writes it some seconds after a change."""
         daemon = self.daemons.pop(name, None)
         if daemon is not None:
+            if gently:
+                daemon.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    daemon.wait(10)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(daemon.pid, signal.SIGKILL)
             daemon.wait()
@@ -124,6 +129,12 @@ class SlurmTestCluster:
                         entry / "environ"
                     ).read_bytes().decode(errors="replace"):
                         os.kill(int(entry.name), signal.SIGKILL)
+
+    def stop_sshd(self) -> None:
+        """The machine is cut off: no new connections, and those that are there end."""
+        os.kill(self.daemons["sshd"].pid, signal.SIGSTOP)
+        self.cut_connections()
+        self.stop_daemon("sshd")
 
     def cut_connections(self) -> None:
         """Every SSH connection ends; sshd forks a process for each, in a session of its own."""
@@ -214,9 +225,10 @@ class SlurmMachine:
     def close(self) -> None:
         for cluster in self.clusters:
             cluster.run("scancel", "--user=root", check=False)
+            if "sshd" in cluster.daemons:
+                cluster.stop_sshd()
             for daemon in list(cluster.daemons):
                 cluster.stop_daemon(daemon)
-            cluster.cut_connections()
         for process in (self._munged, self._holder):
             if process is not None:
                 process.kill()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import os
+import pwd
 import shlex
 import subprocess
 import tarfile
@@ -14,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coterie.base.secret import SecretValue
 from coterie.gpujobs import files, plan, slurm_commands
 from coterie.gpujobs.files import (
     InvalidFiles,
@@ -28,6 +31,7 @@ from coterie.gpujobs.files import (
 from coterie.gpujobs.job_script import directives, find_script, pod_script, sbatch_options, slurm_script
 from coterie.gpujobs.plan import ClusterLoad, choose_cluster, observed, unreachable
 from coterie.gpujobs.pods import pod_body, pod_name, pod_status
+from coterie.gpujobs.shell import LocalShell, ShellUnreachable, SshShell
 from coterie.gpujobs.slurm_states import (
     SlurmResult,
     exit_code,
@@ -38,7 +42,7 @@ from coterie.gpujobs.slurm_states import (
     parse_scontrol,
     state_word,
 )
-from coterie.gpujobs.types import GPU_JOBS, Compilation, GpuJob, GpuJobSpec, GpuJobStatus, SlurmOptions
+from coterie.gpujobs.types import GPU_JOBS, Compilation, GpuJob, GpuJobSpec, GpuJobStatus, SlurmOptions, SshLogin
 from coterie.kube.api.meta import find_condition
 from coterie.kube.api.types.pods import PODS, Pod
 from coterie.kuscia.extensions.gpu_jobs import uses
@@ -113,15 +117,18 @@ def test_scontrol() -> None:
         "JobId=1 JobName=coterie-0 JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0 StartTime=100 EndTime=160 "
         "NodeList=one-node TRES=cpu=1,node=1,billing=1,gres/gpu=2,gres/gpu:a100=2 TresPerNode=gres:gpu:2 \n"
     )
-    assert parse_scontrol(line) == SlurmResult("FAILED", 3, 100, 160, "one-node", 2, "NonZeroExitCode")
-    assert parse_scontrol("slurm_load_jobs error: Invalid job id specified\n") is None
+    assert parse_scontrol(line, "coterie-0") == SlurmResult("FAILED", 3, 100, 160, "one-node", 2, "NonZeroExitCode")
+    assert parse_scontrol(line, "coterie-of-another") is None
+    assert parse_scontrol("slurm_load_jobs error: Invalid job id specified\n", "coterie-0") is None
 
 
 def test_sacct_takes_the_last_line_of_a_requeued_job() -> None:
-    text = "7|NODE_FAIL|1:0|10|20|a|billing=1,gres/gpu=1\n7|CANCELLED by 0|0:15|30|40|b|\n8|COMPLETED|0:0|1|2|c|\n"
-    assert parse_sacct(text, "7") == SlurmResult("CANCELLED", 143, 30, 40, "b", None)
-    assert parse_sacct("7|RUNNING|0:0|10|Unknown|a|\n", "7") == SlurmResult("RUNNING", 0, 10, None, "a")
-    assert parse_sacct("", "7") is None
+    text = (
+        "7|NODE_FAIL|1:0|10|20|a|billing=1,gres/gpu=1|n\n7|CANCELLED by 0|0:15|30|40|b||n\n8|COMPLETED|0:0|1|2|c||n\n"
+    )
+    assert parse_sacct(text, "7", "n") == SlurmResult("CANCELLED", 143, 30, 40, "b", None)
+    assert parse_sacct("7|RUNNING|0:0|10|Unknown|a||n\n", "7", "n") == SlurmResult("RUNNING", 0, 10, None, "a")
+    assert parse_sacct(text, "7", "other") is None
 
 
 @pytest.mark.parametrize(("text", "code"), [("0:0", 0), ("7:0", 7), ("0:9", 137), ("", None), ("x:y", None)])
@@ -139,18 +146,20 @@ def test_gpu_counts(tres: str, count: int | None) -> None:
 
 def test_an_aged_out_job_is_known_by_its_exit_file() -> None:
     gone = "scontrol slurm_load_jobs error: Invalid job id specified\n"
-    details = slurm_commands.parse_details(gone + "exit code 0\nexit stage run\nexit started 5\nexit ended 9\n", "7")
+    details = slurm_commands.parse_details(
+        gone + "exit code 0\nexit stage run\nexit started 5\nexit ended 9\n", UID, "7"
+    )
     assert details.result == SlurmResult("COMPLETED", 0, 5, 9, reason="run")
-    unknown = slurm_commands.parse_details(gone, "7")
+    unknown = slurm_commands.parse_details(gone, UID, "7")
     assert unknown.result is None and unknown.unknown
-    down = slurm_commands.parse_details("scontrol Unable to contact slurm controller (connect failure)\n", "7")
+    down = slurm_commands.parse_details("scontrol Unable to contact slurm controller (connect failure)\n", UID, "7")
     assert down.result is None and not down.unknown
     assert parse_exit_file("code 0\n") is None
 
 
 def test_the_database_knows_what_the_controller_forgot() -> None:
-    text = "scontrol slurm_load_jobs error: Invalid job id specified\nsacct 7|TIMEOUT|0:0|5|9|n|gres/gpu=1\n"
-    found = slurm_commands.parse_details(text + "artifacts 10 abc  artifacts.tar.gz\n", "7")
+    text = f"scontrol slurm_load_jobs error: Invalid job id specified\nsacct 7|TIMEOUT|0:0|5|9|n|gres/gpu=1|coterie-{UID}\n"
+    found = slurm_commands.parse_details(text + "artifacts 10 abc  artifacts.tar.gz\n", UID, "7")
     assert found.result == SlurmResult("TIMEOUT", 0, 5, 9, "n", 1) and found.artifacts == (10, "abc")
 
 
@@ -271,6 +280,15 @@ def test_a_batch_script_keeps_its_own_options() -> None:
     options = sbatch_options(GpuJobSpec(), UID, script)
     assert not any(each.startswith(("--gres", "--partition")) for each in options)
     assert "exec ./run.slurm" in slurm_script(GpuJobSpec(), script)
+
+
+def test_a_batch_script_needs_not_be_executable(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/a b.slurm").write_text("#!/bin/sh\necho ran > out\n")
+    script = find_script(GpuJobSpec(), {"a b.slurm": JobFile((tmp_path / "work/a b.slurm").read_bytes())})
+    (tmp_path / "job.sh").write_text(slurm_script(GpuJobSpec(), script))
+    subprocess.run(["sh", "job.sh"], cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "1"}, check=True)
+    assert (tmp_path / "work/out").read_text() == "ran\n"
 
 
 @pytest.mark.parametrize("option", ["--array=1-9", "-a 1-9", "-M other", "--uid=0", "--wrap=x"])
@@ -429,6 +447,33 @@ def test_the_phase_of_a_pod() -> None:
     assert (killed.phase, killed.reason, killed.exit_code) == ("Failed", "OOMKilled", 137)
     late = a_pod("Failed", {}, reason="DeadlineExceeded", message="too long")
     assert pod_status(running, late, 2, NOW).reason == "DeadlineExceeded"
+
+
+# The shell of this machine.
+
+
+async def test_a_script_gets_its_input_and_no_word_is_on_a_command_line() -> None:
+    shell = LocalShell(pwd.getpwuid(os.geteuid()).pw_name)
+    script = "read -r line; echo \"$line\"; cat; echo 'last words' >&2; tr '\\0' ' ' < /proc/$$/cmdline; exit 3"
+    done = await shell.run(script, b"one\ntwo\n")
+    assert (done.code, done.error) == (3, "last words")
+    assert done.text.startswith("one\ntwo\n") and "last words" not in done.text
+    assert (await shell.run("cat", b"x" * 100, limit=10)).output == b"x" * 10
+    with pytest.raises(ShellUnreachable, match="no answer within"):
+        await shell.run("sleep 60", timeout=0.2)
+    with pytest.raises(ShellUnreachable, match="there is no user"):
+        await LocalShell("no-such-user").run("true")
+
+
+async def test_without_ssh_a_cluster_is_unreachable(tmp_path: Path) -> None:
+    async def key() -> SecretValue:
+        return SecretValue("KEY")
+
+    login = SshLogin(host="h", user="u", host_keys=("ssh-ed25519 AAAA",), secret_name="s")
+    shell = SshShell(login, key, tmp_path, program=(str(tmp_path / "none"),))
+    with pytest.raises(ShellUnreachable, match="cannot be started"):
+        await shell.run("true")
+    assert os.listdir(tmp_path) == []
 
 
 # Who may.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from gpujob_world import JOB, NAMESPACE, GpuJobWorld, crash_after_submission, gpujob_world, until
+from gpujob_world import CLUSTER, JOB, NAMESPACE, GpuJobWorld, crash_after_submission, gpujob_world, until
 from slurm_kit import SlurmMachine, SlurmTestCluster, slurm_machine
 
 from coterie.gpujobs import storage
@@ -66,6 +67,8 @@ async def test_c78_files_go_out_and_results_come_back(world: GpuJobWorld, cluste
     await world.submit("longer", command=["sleep", "600"], gpus=0)
 
     job = await world.finished("sum")
+    left = {path.name for path in world.settings.directory.rglob("*")}
+    assert "socket" in left and "key" not in left  # the private key is there during the login only
     assert (job.status.phase, job.status.exit_code, job.status.cluster) == ("Succeeded", 0, "one"), job.status
     assert job.status.output_tail == "1 2 3\n"
     packed = await storage.load(world.client, NAMESPACE, job.metadata.uid, "out", job.status.artifact_parts or 0)
@@ -95,6 +98,21 @@ async def test_c78_files_go_out_and_results_come_back(world: GpuJobWorld, cluste
     assert not (cluster.jobs / longer.metadata.uid).exists()
     assert cluster.run("squeue", "-h", "-t", "RUNNING,PENDING") == ""
     assert len(set(cluster.job_ids()) - before) == 5
+
+
+async def test_slurm_of_this_machine(
+    world: GpuJobWorld, machine: SlurmMachine, cluster: SlurmTestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    await world.stop()
+    world.settings = dataclasses.replace(world.settings, local_user="root", local_program=machine.inside(("sh",)))
+    await world.start()
+    body = {"metadata": {"name": "here", "namespace": NAMESPACE}}
+    spec = {"local": True, "directory": str(cluster.jobs), "pollSeconds": 1}
+    await world.client.create(CLUSTER, {**body, "spec": spec})
+    await world.submit("local", files={"a": "text"}, command=["cat", "a"], slurm={"clusters": ["here"]})
+    job = await world.finished("local")
+    assert (job.status.phase, job.status.cluster, job.status.output_tail) == ("Succeeded", "here", "text\n")
 
 
 async def test_a_wrong_host_key_is_not_talked_to(world: GpuJobWorld, cluster: SlurmTestCluster) -> None:

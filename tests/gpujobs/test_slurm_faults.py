@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from gpujob_world import JOB, NAMESPACE, GpuJobWorld, crash_after_submission, gpujob_world, until
 from slurm_kit import SlurmMachine, SlurmTestCluster, slurm_machine
@@ -105,8 +107,7 @@ async def test_a_job_that_nobody_knows_is_lost(world: GpuJobWorld, first: SlurmT
 async def test_ssh_that_is_cut_leaves_the_phase_and_the_job(world: GpuJobWorld, second: SlurmTestCluster) -> None:
     await world.submit("cut", command=["sh", "-c", "sleep 8; echo survived"], slurm=ON_TWO)
     await world.until_phase("cut", "Running")
-    second.stop_daemon("sshd")
-    second.cut_connections()
+    second.stop_sshd()
 
     async def unreachable() -> bool:
         return is_true((await world.job("cut")).status.conditions, "Unreachable")
@@ -152,7 +153,7 @@ async def test_slurm_that_does_not_answer_submits_nothing_twice(world: GpuJobWor
     before = set(second.job_ids())
     await world.submit("down", command=["sleep", "3"], slurm=ON_TWO, gpus=0)
     await world.until_phase("down", "Waiting", "Running")
-    second.stop_daemon("slurmctld")
+    second.stop_daemon("slurmctld", gently=True)
     await world.submit("later", command=["true"], slurm=ON_TWO, gpus=0)
 
     async def explained() -> bool:
@@ -162,7 +163,7 @@ async def test_slurm_that_does_not_answer_submits_nothing_twice(world: GpuJobWor
     await until(explained, 90)
     second.start_daemon("slurmctld")
     jobs = [await world.finished(name, 120) for name in ("down", "later")]
-    assert {job.status.phase for job in jobs} == {"Succeeded"}
+    assert {job.status.phase for job in jobs} == {"Succeeded"}, [job.status for job in jobs]
     assert set(second.job_ids()) - before == {job.status.slurm_job_id for job in jobs}
 
 
@@ -213,11 +214,44 @@ async def test_live_output_and_the_seeds_batch_script(world: GpuJobWorld, second
     assert (job.status.gpus, job.status.output_tail) == (2, "Errors:\ndone\nOutputs:\nbegun\n")
 
 
+async def test_the_connection_ends_with_a_killed_control_plane(
+    machine: SlurmMachine, second: SlurmTestCluster, tmp_path: Path
+) -> None:
+    program = f"""
+import asyncio, pathlib
+from coterie.base.secret import SecretValue
+from coterie.gpujobs.shell import SshShell
+from coterie.gpujobs.types import SshLogin
+
+async def key():
+    return SecretValue({second.client_key!r})
+
+async def main():
+    login = SshLogin(host="127.0.0.1", port={second.port}, user="root", host_keys=({second.host_key!r},), secret_name="")
+    shell = SshShell(login, key, pathlib.Path({str(tmp_path)!r}), program={machine.ssh_program!r})
+    done = await shell.run("echo hello", b"")
+    assert done.text == "hello\\n", done
+    print(shell._master.pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    assert child.stdout is not None
+    ssh = int(await child.stdout.readline())
+    child.kill()
+    await child.wait()
+
+    async def ended() -> bool:
+        return not psutil.pid_exists(ssh) or psutil.Process(ssh).status() == psutil.STATUS_ZOMBIE
+
+    await until(ended, 20)
+
+
 async def test_deleting_while_ssh_is_cut_waits_and_then_cancels(world: GpuJobWorld, second: SlurmTestCluster) -> None:
     await world.submit("gone", command=["sleep", "600"], slurm=ON_TWO)
     job = await world.until_phase("gone", "Running")
-    second.stop_daemon("sshd")
-    second.cut_connections()
+    second.stop_sshd()
     await world.client.delete(JOB, "gone", NAMESPACE)
 
     async def held() -> bool:

@@ -12,6 +12,7 @@ import pytest
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
+from coterie.gpujobs.registry import CONTROLLERS as GPU_JOB_CONTROLLERS
 from coterie.http.messages import Request, UserInfo
 from coterie.kube.agent import agent
 from coterie.kube.agent.runtimes.fake import HOST_IMAGE, FakeMachine, FakeRuntime
@@ -105,7 +106,7 @@ async def discovery(server: ApiServer) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("spec", [*CONTROLLERS, *KUSCIA_CONTROLLERS], ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", [*CONTROLLERS, *KUSCIA_CONTROLLERS, *GPU_JOB_CONTROLLERS], ids=lambda spec: spec.name)
 def test_each_declared_controller_can_be_made(spec: registry.ControllerSpec) -> None:
     module = __import__(spec.module, fromlist=["make"])
     takes = inspect.signature(module.make).parameters
@@ -115,5 +116,5 @@ def test_each_declared_controller_can_be_made(spec: registry.ControllerSpec) -> 
 
 
 def test_names_of_controllers_are_unique() -> None:
-    names = [spec.name for spec in (*CONTROLLERS, *KUSCIA_CONTROLLERS)]
+    names = [spec.name for spec in (*CONTROLLERS, *KUSCIA_CONTROLLERS, *GPU_JOB_CONTROLLERS)]
     assert len(names) == len(set(names))

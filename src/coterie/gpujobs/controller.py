@@ -28,7 +28,7 @@ from coterie.gpujobs import plan, storage
 from coterie.gpujobs.domain_data import read_domain_data
 from coterie.gpujobs.files import InvalidFiles, digest, read_archive, write_archive
 from coterie.gpujobs.inputs import FilesMissing, ReadTable, gather
-from coterie.gpujobs.job_script import find_script, sbatch_options, slurm_script
+from coterie.gpujobs.job_script import find_script, job_name, sbatch_options, slurm_script
 from coterie.gpujobs.pods import (
     JOB_CONTAINER,
     RESULT_CONTAINER,
@@ -92,6 +92,7 @@ class GpuJobSettings:
     data_directory: Path | None = None
     """Of this domain's tables; None: there are none on this machine."""
     ssh_program: Sequence[str] = ("ssh",)
+    local_program: Sequence[str] = ("sh",)
 
 
 class ClusterUnusable(Exception):
@@ -262,7 +263,9 @@ class GpuJobReconciler:
         uid, job_id = job.metadata.uid, job.status.slurm_job_id
         cluster = ObjectKey(job.metadata.namespace, job.status.cluster)
         snapshot = await session.snapshot(lambda: self._polled(cluster))
-        entry = next((each for each in snapshot.entries if each.job_id == job_id), None)
+        await self._note_reachable(cluster, "")
+        mine = (job_id, job_name(uid))
+        entry = next((each for each in snapshot.entries if (each.job_id, each.name) == mine), None)
         result, details = (entry.result if entry is not None else None), None
         if entry is None or is_terminal(entry.state):
             details = await session.details(uid, job_id)
@@ -358,7 +361,7 @@ class GpuJobReconciler:
             )
         if not self._settings.local_user:
             raise ClusterUnusable("local clusters need controllers.localSlurmUser in the control plane's configuration")
-        return LocalShell(self._settings.local_user)
+        return LocalShell(self._settings.local_user, program=self._settings.local_program)
 
     async def _private_key(self, namespace: str, login: SshLogin) -> SecretValue:
         """Of the cluster's own namespace, never of another."""

@@ -168,6 +168,8 @@ def _body(spec: GpuJobSpec, script: BatchScript | None) -> list[str]:
         lines.append(f"  export {each.name}={shlex.quote(each.value)}")
     if spec.compile is not None:
         lines.append(f"  {_quoted(_compilation(spec))} || exit")
+    if script is not None and script.has_interpreter:
+        lines.append(f"  chmod u+x {shlex.quote('./' + script.path)} || exit 125")
     lines += ["  echo run > ../stage", f"  exec {_quoted(_command(spec, script))}", ")", "code=$?"]
     if spec.artifacts:
         lines += _collect(spec.artifacts)

@@ -17,11 +17,12 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from coterie.base.log import logger
 from coterie.base.secret import SecretValue
@@ -72,17 +73,21 @@ class CommandShell(Protocol):
 class LocalShell:
     """On this machine, as the user that the configuration names."""
 
-    def __init__(self, user: str) -> None:
+    def __init__(self, user: str, *, program: Sequence[str] = ("sh",)) -> None:
         self._user = user
+        self._program = tuple(program)
 
     async def run(
         self, script: str, input_data: bytes = b"", *, limit: int = 8 * 1024 * 1024, timeout: float = 60.0
     ) -> ShellResult:
-        account = pwd.getpwnam(self._user)
+        try:
+            account = pwd.getpwnam(self._user)
+        except KeyError as error:
+            raise ShellUnreachable(f"there is no user {self._user} on this machine") from error
         home = account.pw_dir
         slurm = {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
         return await _execute(
-            ("sh", "-c", _READER),
+            (*self._program, "-c", _READER),
             _framed(script) + input_data,
             env={**_ENVIRONMENT, **slurm, "HOME": home},
             cwd=home,
@@ -158,7 +163,7 @@ class SshShell:
             keys = "".join(f"cluster {each}\n" for each in self._login.host_keys)
             (home / "known_hosts").write_text(keys)
             argv = self._argv("-M", "-S", "socket", "-i", "key")
-            master = self._master = await asyncio.create_subprocess_exec(
+            master = self._master = await _started(
                 *argv,
                 self._login.host,
                 _ECHO,
@@ -256,7 +261,7 @@ async def _execute(
     account: pwd.struct_passwd | None = None,
 ) -> ShellResult:
     other = account is not None and os.geteuid() == 0
-    process = await asyncio.create_subprocess_exec(
+    process = await _started(
         *argv,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -278,12 +283,20 @@ async def _execute(
         raise ShellUnreachable(f"no answer within {timeout:.0f} s") from problem
     finally:
         if process.returncode is None:
+            # With all that it started: a child that goes on would hold the pipes, and they are waited for.
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     # Whatever a profile of the user prints stands before this line.
     before, begin, rest = output.partition(_BEGIN)
     return ShellResult(code, (rest if begin else before)[:limit], error)
+
+
+async def _started(*argv: str, **options: Any) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(*argv, **options)
+    except OSError as error:
+        raise ShellUnreachable(f"{argv[0]} cannot be started: {error.strerror}") from error
 
 
 async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:

@@ -36,7 +36,8 @@ _PASSING = re.compile(
     r"unable to contact|timed out|temporarily|try again|connection|communication|SubmitJob|maximum job", re.IGNORECASE
 )
 """In what sbatch says: it may accept the job later. A job that it accepted without saying so is found by its name then."""
-_SACCT = "JobIDRaw,State,ExitCode,Start,End,NodeList,AllocTRES"
+_NO_SUCH_JOB = re.compile(r"Invalid job id|^JobId=")
+_SACCT = "JobIDRaw,State,ExitCode,Start,End,NodeList,AllocTRES,JobName"
 _HEAD = """\
 export LC_ALL=C SLURM_TIME_FORMAT=%s
 me=$(id -un)
@@ -196,17 +197,18 @@ cd {checked_uid(uid)} 2>/dev/null || exit 0
 """
 
 
-def parse_details(text: str, job_id: str) -> JobDetails:
-    """Slurm's own word comes first; the exit file is for when it has none."""
+def parse_details(text: str, uid: str, job_id: str) -> JobDetails:
+    """Slurm's own word comes first; the exit file is for when it has none. A job of another name is another job: Slurm may give
+    an id again after it has lost its state."""
     by_word: dict[str, list[str]] = {"scontrol": [], "sacct": [], "exit": [], "artifacts": []}
     for line in text.splitlines():
         word, _, rest = line.partition(" ")
         if word in by_word:
             by_word[word].append(rest)
-    control = parse_scontrol("\n".join(by_word["scontrol"]))
-    account = parse_sacct("\n".join(by_word["sacct"]), job_id)
+    control = parse_scontrol("\n".join(by_word["scontrol"]), job_name(uid))
+    account = parse_sacct("\n".join(by_word["sacct"]), job_id, job_name(uid))
     written = parse_exit_file("\n".join(by_word["exit"]))
-    unknown = control is None and any("Invalid job id" in line for line in by_word["scontrol"])
+    unknown = control is None and any(_NO_SUCH_JOB.search(line) for line in by_word["scontrol"])
     known = next((each for each in (control, account) if each is not None and each.terminal), None)
     if known is None and unknown and written is not None:
         known = written

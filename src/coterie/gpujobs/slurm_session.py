@@ -64,7 +64,7 @@ class SlurmSession:
 
     async def details(self, uid: str, job_id: str) -> JobDetails:
         text = await self._run(slurm_commands.details_script(self.directory, uid, job_id))
-        return slurm_commands.parse_details(text, job_id)
+        return slurm_commands.parse_details(text, uid, job_id)
 
     async def final_streams(self, uid: str, job_id: str) -> dict[str, StreamEnd]:
         found = {}

@@ -110,12 +110,14 @@ def parse_queue(text: str) -> list[QueueEntry]:
     return found
 
 
-def parse_scontrol(text: str) -> SlurmResult | None:
-    """`scontrol show job -o ID`; None when there is no such line."""
+def parse_scontrol(text: str, name: str) -> SlurmResult | None:
+    """`scontrol show job -o ID`; None when there is no such line, or it is a job of another name."""
     for line in text.splitlines():
         if not line.startswith("JobId="):
             continue
         fields = dict(word.partition("=")[::2] for word in line.split(" ") if "=" in word)
+        if fields.get("JobName") != name:
+            continue
         counted = gpu_count(fields.get("TRES", "")) or gpu_count(fields.get("TresPerNode", ""))
         return SlurmResult(
             state_word(fields.get("JobState", "")),
@@ -129,15 +131,15 @@ def parse_scontrol(text: str) -> SlurmResult | None:
     return None
 
 
-def parse_sacct(text: str, job_id: str) -> SlurmResult | None:
-    """`sacct -X -n -P -o JobIDRaw,State,ExitCode,Start,End,NodeList,AllocTRES`. A job that was requeued has several lines; the last
+def parse_sacct(text: str, job_id: str, name: str) -> SlurmResult | None:
+    """`sacct -X -n -P -o JobIDRaw,State,ExitCode,Start,End,NodeList,AllocTRES,JobName`. A job that was requeued has several lines; the last
     holds."""
     found = None
     for line in text.splitlines():
         cells = line.strip().split("|")
-        if len(cells) < 6 or cells[0] != job_id:
+        if len(cells) < 8 or (cells[0], cells[7]) != (job_id, name):
             continue
-        counted = gpu_count(cells[6]) if len(cells) > 6 else None
+        counted = gpu_count(cells[6])
         started, ended = _seconds(cells[3]), _seconds(cells[4])
         found = SlurmResult(state_word(cells[1]), exit_code(cells[2]), started, ended, _known(cells[5]), counted)
     return found
