@@ -17,7 +17,7 @@ from pathlib import Path
 
 from coterie.base.secret import SecretValue
 from coterie.kube.network.ingress.model import NO_INGRESS, IngressTable
-from coterie.kuscia.gateway.listeners import IngressListeners, KeyPair, PodNetwork, Protocol, SocketAddress
+from coterie.kuscia.gateway.addresses import IngressListeners, KeyPair, PodNetwork, Protocol, SocketAddress
 
 MASTER = "master"
 """The name under which a control plane is reached besides its own domain's."""
