@@ -220,24 +220,28 @@ class GpuJobReconciler:
                 await self._note_reachable(key, str(error))
                 continue
             await self._note_reachable(key, "")
-            assigned = self._assigned_to(key)
+            assigned, unsubmitted = self._assigned_to(key)
             queued = {entry.name.removeprefix("coterie-") for entry in snapshot.entries}
-            pending = snapshot.pending + len(assigned - queued)
+            pending = snapshot.pending + len(unsubmitted - queued)
             loads.append(plan.ClusterLoad(cluster.metadata.name, pending, len(assigned), cluster.spec.max_jobs))
         chosen = plan.choose_cluster(loads)
         if chosen is None:
             return "", "; ".join(problems) or "all clusters have as many GpuJobs as they may (maxJobs)"
         return chosen, ""
 
-    def _assigned_to(self, key: ObjectKey) -> set[str]:
-        found = set()
+    def _assigned_to(self, key: ObjectKey) -> tuple[set[str], set[str]]:
+        """Uids of GpuJobs that are at the cluster or on their way; and of those that may not be in its queue yet."""
+        found, unsubmitted = set(), set()
         for job in self.jobs.cache.list(key.namespace):
             uid = job.metadata.uid
             if job.status.cluster:
                 self._assigned.pop(uid, None)
                 if job.status.cluster == key.name and not job.finished:
                     found.add(uid)
-        return found | {uid for uid, chosen in self._assigned.items() if chosen == key}
+                    if not job.status.slurm_job_id:
+                        unsubmitted.add(uid)
+        chosen_now = {uid for uid, chosen in self._assigned.items() if chosen == key}
+        return found | chosen_now, unsubmitted | chosen_now
 
     async def _submit(self, job: GpuJob) -> Result:
         uid, cluster = job.metadata.uid, ObjectKey(job.metadata.namespace, job.status.cluster)
