@@ -7,7 +7,7 @@ JOBS ?= $(shell scripts/test-workers)
 # The tests start hundreds of processes: without stored bytecode each of them compiles Coterie again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup kubectl servers runtimes demo psi secretflow psi-or-skip secretflow-or-skip hashes sbom protos fuzz
+.PHONY: setup kubectl servers runtimes demo psi secretflow secretflow-image psi-or-skip secretflow-or-skip hashes sbom protos fuzz
 .PHONY: test test-user prepare lint types collect unit kubernetes slurm gpu bench clean help
 
 help:  ## show the targets
@@ -38,6 +38,10 @@ psi: $(STAMP)  ## install the environment of the PSI engine (110 MB)
 
 secretflow: $(STAMP)  ## install the environment of SecretFlow (400 MB)
 	@$(BIN)/python -m coterie.cli.engine_environment secretflow
+
+secretflow-image: setup secretflow  ## build an OCI image of the environment of SecretFlow, and run the job of the guide from it
+	$(BIN)/python scripts/build_secretflow_image.py .tools/secretflow-image.tar
+	COTERIE_SECRETFLOW_IMAGE=$(CURDIR)/.tools/secretflow-image.tar $(BIN)/pytest -q tests/e2e/test_e2e_secretflow.py
 
 hashes: $(STAMP)  ## write the hashes of all pinned packages, after constraints.txt changed
 	$(BIN)/python scripts/pin_hashes.py

@@ -65,13 +65,15 @@ class Plan:
     """Bytes of one large table."""
     keys: int = 1_000_000
     """Rows of each party of an intersection."""
+    image_bytes: int = 100 << 20
+    """Of an image's layer, unpacked."""
 
     @staticmethod
     def quick() -> Plan:
         few = Plan(
             0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1, (20, 60), 3, 6, 3, 0.2, 1, 1 << 20, 20, 20, 3, 1, 2, 4, 2, 30, 4
         )
-        return replace(few, table=1 << 20, keys=1000)
+        return replace(few, table=1 << 20, keys=1000, image_bytes=4 << 20)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ pytest-xdist 3.8 no longer manages to write them (pytest 9.2 keeps ids elsewhere
 So the groups are told by a rule over ids here, and a mark that disagrees with it is refused.
 
 All other tests are grouped by file, so that what a file's tests share is made once, and not once for each worker. What takes
-longest starts first (`_SECONDS`): nothing long is left for the end, when the other workers have nothing to do.
+longest starts first (`SECONDS`): nothing long is left for the end, when the other workers have nothing to do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ hypothesis.settings.load_profile("coterie")
 
 _INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
 _WATCHERS_WANTED = 1024
-_GROUPS = (
+GROUPS = (
     (re.compile(r"tests/e2e/test_e2e_nodes\.py::"), "e2e-nodes"),
     (re.compile(r"tests/e2e/test_e2e_machines(_ordinary)?\.py::"), "e2e-machines"),
     (re.compile(r"tests/e2e/test_e2e_links\.py::"), "e2e-links"),
@@ -62,18 +62,18 @@ _GROUPS = (
     (re.compile(r"tests/kuscia/datamesh/test_datamesh_sources\.py::Test(MariaDB|PostgreSQL|S3)::"), r"sources-\1"),
 )
 # Roughly, for what takes longer than half a minute; what is missing here starts after these, in the order of files.
-_SECONDS = {
+SECONDS = {
     "e2e-machines": 300,
     "fault-jobs": 280,
     "e2e-autonomy": 260,
     "e2e-jobs": 200,
     "runp": 200,
     "attack-pods": 180,
+    "e2e-network": 160,
     "kubectl": 150,
     "e2e-joined": 150,
     "e2e-lite-machines": 150,
     "mesh": 120,
-    "e2e-network": 100,
     "crash": 100,
     "faults": 100,
     "kusciaapi-fuzz": 90,
@@ -82,6 +82,8 @@ _SECONDS = {
     "e2e-services": 60,
     "e2e-secretflow": 60,
     "tests/cli/test_cli_node.py": 60,
+    "tests/faults/test_attack_partner_api.py": 60,
+    "tests/faults/test_fuzz_api.py": 60,
     "tests/benchmarks/test_bench_smoke.py": 45,
     "tests/cli/test_cli_up.py": 40,
     "tests/conformance/test_guests.py": 40,
@@ -90,7 +92,7 @@ _SECONDS = {
 
 def group_of(nodeid: str) -> str:
     """The group of a test: what the rules say, or its file."""
-    for pattern, group in _GROUPS:
+    for pattern, group in GROUPS:
         match = pattern.match(nodeid)
         if match:
             return match.expand(group)
@@ -100,7 +102,7 @@ def group_of(nodeid: str) -> str:
 def seconds_of(nodeid: str) -> int:
     """How long the group of a test takes, roughly; 0 when it is short."""
     group = group_of(nodeid)
-    return _SECONDS.get("kubectl" if group.startswith("kubectl-") else group, 0)
+    return SECONDS.get("kubectl" if group.startswith("kubectl-") else group, 0)
 
 
 @pytest.hookimpl(optionalhook=True)

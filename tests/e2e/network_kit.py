@@ -117,8 +117,12 @@ class Hand:
         return self(*command).out.strip()
 
     def steps(self, source: str, destination: str, *words: str) -> dict[str, str]:
-        """Each step of `route check` with its verdict."""
-        told = self.try_("route", "check", source, destination, *words, "-o", "json")
+        """Each step of `route check` with its verdict. A control plane that does not answer in time is asked again."""
+        for _ in range(3):
+            told = self.try_("route", "check", source, destination, *words, "-o", "json")
+            if told.out:
+                break
+        assert told.out, told.err
         found = json.loads(told.out)
         assert told.code == (0 if found["ok"] else 1)
         return {each["step"]: each["verdict"] for each in found["steps"]}

@@ -201,6 +201,13 @@ def test_a_pod_with_an_ephemeral_volume_and_a_runtime_class(autonomy: Cluster) -
     autonomy.do("delete pod waits")
     has = autonomy.do("get nodes -o jsonpath={.items[0].status.runtimeHandlers[*].name}").split()
     assert has[0] == "runp" and "kata" not in has
+    if "bubblewrap" in has:
+        autonomy.apply(pod("walled", container(script="sleep 1000"), runtimeClassName="bubblewrap"))
+        autonomy.phase("walled", "Running")
+        inside = autonomy.do("exec walled -- sh -c 'id -u; grep CapBnd /proc/self/status; cat /proc/net/fib_trie'")
+        assert inside.split()[:3] == ["65534", "CapBnd:", "0" * 16]
+        assert autonomy.json("get pod walled")["status"]["podIP"] in inside, "it has the pod's network"
+        autonomy.do("delete pod walled --grace-period=1")
 
 
 def _replaced(cluster: Cluster, name: str, uid: str) -> bool:

@@ -63,7 +63,8 @@ def devices(cuda: Cuda) -> list[str]:
     return found
 
 
-def compute(cuda: Cuda, seconds: float) -> bool:
+def add(cuda: Cuda, first: object, second: object, out: object, count: int, seconds: float = 0.0) -> None:
+    """Adds two vectors of floats on the first GPU, again and again for so many seconds."""
     device, context = ctypes.c_int(), ctypes.c_void_p()
     cuda("cuDeviceGet", ctypes.byref(device), 0)
     cuda("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -71,27 +72,31 @@ def compute(cuda: Cuda, seconds: float) -> bool:
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     cuda("cuModuleLoadData", ctypes.byref(module), PTX)
     cuda("cuModuleGetFunction", ctypes.byref(function), module, b"add")
-    size = COUNT * 4
-    host = [(ctypes.c_float * COUNT)(*map(float, range(COUNT))), (ctypes.c_float * COUNT)(*([0.5] * COUNT))]
+    size = count * 4
     places = [ctypes.c_uint64() for _ in range(3)]
     for place in places:
         cuda("cuMemAlloc_v2", ctypes.byref(place), ctypes.c_size_t(size))
-    for place, values in zip(places, host, strict=False):
+    for place, values in zip(places, (first, second), strict=False):
         cuda("cuMemcpyHtoD_v2", place, values, ctypes.c_size_t(size))
     held = ctypes.c_uint64()
     if seconds:
         cuda("cuMemAlloc_v2", ctypes.byref(held), ctypes.c_size_t(1 << 30))
-    number = ctypes.c_uint32(COUNT)
+    number = ctypes.c_uint32(count)
     given = (ctypes.c_void_p * 4)(*(ctypes.addressof(each) for each in (*places, number)))
     until = time.monotonic() + seconds
     while True:
         for _ in range(200 if seconds else 1):
-            cuda("cuLaunchKernel", function, COUNT // 256, 1, 1, 256, 1, 1, 0, None, given, None)
+            cuda("cuLaunchKernel", function, -(-count // 256), 1, 1, 256, 1, 1, 0, None, given, None)
         cuda("cuCtxSynchronize")
         if time.monotonic() >= until:
             break
-    out = (ctypes.c_float * COUNT)()
     cuda("cuMemcpyDtoH_v2", out, places[2], ctypes.c_size_t(size))
+
+
+def compute(cuda: Cuda, seconds: float) -> bool:
+    first, second = (ctypes.c_float * COUNT)(*map(float, range(COUNT))), (ctypes.c_float * COUNT)(*([0.5] * COUNT))
+    out = (ctypes.c_float * COUNT)()
+    add(cuda, first, second, out, COUNT, seconds)
     return all(out[i] == i + 0.5 for i in range(0, COUNT, 997))
 
 

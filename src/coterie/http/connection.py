@@ -361,9 +361,14 @@ class HttpConnection(asyncio.Protocol):
                 self._write_big(head, body)
             self._finished()
             return
-        sink = _ChunkedSink(self, response.stream)
-        self._sink = sink
-        self.transport.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        if response.stream_length >= 0:
+            self._sink = sink = _SizedSink(self, response.stream)
+            # The next piece is made while the last one is still being sent.
+            self.transport.set_write_buffer_limits(high=2 * _PIECE, low=_PIECE)
+            self.transport.write(head + self._length_lines(response.stream_length) + b"\r\n")
+        else:
+            self._sink = sink = _ChunkedSink(self, response.stream)
+            self.transport.write(head + b"Transfer-Encoding: chunked\r\n\r\n")
         response.stream.opened(sink)
 
     def _write_big(self, head: bytes, body: bytes) -> None:
@@ -452,7 +457,7 @@ class HttpConnection(asyncio.Protocol):
 
     # -- streams and tunnels ------------------------------------------------------------------------------------
 
-    def stream_ended(self, aborted: bool) -> None:
+    def stream_ended(self, aborted: bool, last: bytes) -> None:
         self._sink = None
         if self._closing:
             return
@@ -460,7 +465,10 @@ class HttpConnection(asyncio.Protocol):
             self._closing = True
             self.transport.abort()
             return
-        self.transport.write(b"0\r\n\r\n")
+        if last:
+            self.transport.write(last)
+        else:
+            self.transport.set_write_buffer_limits()
         self._finished()
 
     def _start_tunnel(self, response: Response) -> None:
@@ -494,6 +502,7 @@ class HttpConnection(asyncio.Protocol):
 
 class _ChunkedSink:
     __slots__ = ("_connection", "_stream")
+    _last = b"0\r\n\r\n"
 
     def __init__(self, connection: HttpConnection, stream: Stream) -> None:
         self._connection: HttpConnection | None = connection
@@ -527,7 +536,18 @@ class _ChunkedSink:
         connection, self._connection = self._connection, None
         if connection is not None:
             self._stream.closed()
-            connection.stream_ended(aborted)
+            connection.stream_ended(aborted, self._last)
+
+
+class _SizedSink(_ChunkedSink):
+    """For a body whose length was announced: bytes as they are."""
+
+    __slots__ = ()
+    _last = b""
+
+    def write(self, chunk: bytes) -> None:
+        if self._connection is not None and chunk:
+            self._connection.transport.write(chunk)
 
 
 class _RawSink:

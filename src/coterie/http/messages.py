@@ -160,6 +160,8 @@ class Response:
     upgrade: Tunnel | None = None
     verbatim: bool = False
     """The answer of another server: it is passed on as it is."""
+    stream_length: int = -1
+    """Bytes of the stream, where they are known before it is read: it is sent without being cut into chunks."""
 
 
 Handler = Callable[[Request], Response | Awaitable[Response]]

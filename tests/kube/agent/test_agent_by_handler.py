@@ -13,7 +13,7 @@ from test_agent_fake_runtime import FakeHarness
 
 from coterie.kube.agent.runtimes.by_handler import RuntimesByHandler
 from coterie.kube.agent.runtimes.fake import FakeMachine, FakeRuntime
-from coterie.kube.agent.runtimes.protocol import PodNetworkClass, RuntimeFailure, RuntimeHandler
+from coterie.kube.agent.runtimes.protocol import PodKind, PodNetworkClass, RuntimeFailure, RuntimeHandler
 
 
 class TwoRuntimes(FakeHarness):
@@ -108,3 +108,15 @@ async def test_events_of_both_arrive(harness: TwoRuntimes) -> None:
 
 def test_the_first_runtime_owns_the_pod_network(harness: TwoRuntimes) -> None:
     assert harness.runtime.assign_address("b", PodNetworkClass()) == "127.0.0.1" == harness.runtime.pod_ip("b")
+
+
+async def test_a_preferred_runtime_has_the_handler_but_not_for_guests(harness: TwoRuntimes) -> None:
+    harness.machine.handlers = (RuntimeHandler("runp", True), RuntimeHandler("runc", True, version="own"))
+    network, other = FakeRuntime(harness.machine), FakeRuntime(harness.other)
+    both = RuntimesByHandler([network, other], {"runc": other}, guests_too=False)
+    await both.open()
+    assert {each.name: each.version for each in both.handlers()}["runc"] == "1.1.5"
+    await both.prepare_pod(sandbox(harness, "own"))
+    await both.prepare_pod(replace(sandbox(harness, "guest"), kind=PodKind.GUEST))
+    assert set(harness.other.pods) == {"own"} and set(harness.machine.pods) == {"guest"}
+    await both.close()

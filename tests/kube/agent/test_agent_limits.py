@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 from collections.abc import Iterator
@@ -10,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_kit import NODES, World, container, phase, pod, status_named, world
+from agent_kit import EVENTS, NODES, World, container, phase, pod, status_named, world
+from image_kit import entry, oci, tar
 
-from coterie.kube.agent.images.store import remove_tree
+from coterie.kube.agent.images import archive
+from coterie.kube.agent.images.node_images import NodeImages
+from coterie.kube.agent.images.sources import PullSettings
+from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.node.facts import MachineUsage
 from coterie.kube.agent.node.pressure import met
 from coterie.kube.agent.pods.containers import container_spec, remove_old_logs
@@ -109,6 +114,14 @@ def test_a_container_without_limits_gets_the_defaults() -> None:
 )
 def test_a_pod_as_a_whole(containers: list[Object], spec: dict[str, Any], expected: ContainerLimits) -> None:
     assert pod_limits(pod("p", *containers, **spec), DEFAULTS) == expected
+
+
+def test_the_overhead_of_a_runtime_class_is_added() -> None:
+    overhead = {"overhead": {"memory": "48Mi", "cpu": "250m"}}
+    found = pod_limits(pod("p", limited(cpu="1", memory="64Mi", requests={"cpu": "500m"}), **overhead), DEFAULTS)
+    assert (found.cpu_milli, found.memory_bytes, found.cpu_shares_milli) == (1250, 112 * MIB, 750)
+    found = pod_limits(pod("p", container(), **overhead), DEFAULTS)
+    assert (found.cpu_milli, found.memory_bytes) == (0, 8 * GIB), "what has no limit gets none by it"
 
 
 def test_storage_limits() -> None:
@@ -373,3 +386,29 @@ def test_whoever_asks_why_the_pod_failed_hears_of_the_eviction() -> None:
     assert termination_message(Pod(status=status)) == ("Evicted: disk is full", "last words")
     status = PodStatus(phase="Failed", container_statuses=statuses)
     assert termination_message(Pod(status=status)) == ("container main exited with 137 (Error)", "last words")
+
+
+async def test_disk_pressure_takes_unused_images_before_pods(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        store = ImageStore(tmp_path / "images")
+        here.images = NodeImages(store, PullSettings(), here.clock)
+        for name in ("used:1", "unused:1"):
+            (image,) = archive.load(store, io.BytesIO(oci([tar([entry(name[:-2], b"x")])], name)))
+            store.save(replace(image, manifest="sha256:" + "a" * 64))
+            os.utime(store.directory / "used" / image.id[7:], (1, 1))
+        here.settings = replace(here.settings, storage=StorageSettings(evict_bytes=MIB))
+        await here.start_agent()
+        await here.create(pod("large", policy="Never"))
+        await here.create(pod("waits", container(image="used:1"), policy="Always"))
+        await filled(here, "large", 3 * MIB)
+        assert here.agent is not None
+        here.agent.storage.measure = here.agent.node._measure = lambda: disk(GIB)
+        await here.until(lambda: store.find("unused:1") is None)
+        assert store.find("used:1") is not None and phase("Running")(await here.pod("large"))
+        here.agent.storage.measure = here.agent.node._measure = lambda: disk(50 * GIB)
+        await here.settle(30)
+        assert phase("Running")(await here.pod("large"))
+        removed = [
+            event for event in (await here.user.list(EVENTS, "default")).items if event["reason"] == "ImageRemoved"
+        ]
+        assert [event["involvedObject"]["kind"] for event in removed] == ["Node"]

@@ -6,11 +6,14 @@ Objects are grown from the real schemas with values that are often right and oft
 from __future__ import annotations
 
 import copy
+import importlib
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coterie.kube.api import rules
 from coterie.kube.api.convert import from_storage, to_storage
 from coterie.kube.api.errors import BadRequest, FieldError
 from coterie.kube.api.names import validate_meta, validate_meta_update
@@ -140,3 +143,12 @@ def test_converted_kinds(resource: Resource) -> None:
 
 def test_every_kind_has_rules() -> None:
     assert [resource for resource in BUILTIN if (resource.group, resource.kind) not in RULES] == []
+
+
+def test_the_table_of_kinds_is_what_the_modules_have():
+    """The modules are loaded on first use, so the table must name each of their kinds, and no other."""
+    for path in Path(rules.__file__).parent.glob("*.py"):
+        module = importlib.import_module(f"{rules.__name__}.{path.stem}") if path.stem != "__init__" else None
+        if module is not None and hasattr(module, "RULES"):
+            listed = {key for key in rules.RULES if rules._MODULES[key] == path.stem}
+            assert set(module.RULES) == listed, path.stem

@@ -70,6 +70,8 @@ class App:
                 return self.lazy_import(request)
             case "/stream":
                 return Response(stream=self.feed)
+            case "/sized-stream":
+                return Response(stream=self.feed, stream_length=3003)
             case "/tunnel":
                 return Response(101, headers=[("Upgrade", "test"), ("Connection", "Upgrade")], upgrade=self.echo)
             case "/latertunnel":
@@ -563,6 +565,22 @@ async def test_a_stream_is_chunked_and_the_connection_goes_on(site: Site):
     sink.write(b"late")
     assert await client.chunk() == b""
     assert site.app.feed.closes == 1 and sink.pending == 0
+    client.get("/a")
+    assert (await client.answer()).json["path"] == "/a"
+
+
+async def test_a_stream_of_known_length_is_not_cut_into_chunks(site: Site):
+    client = await site.connect()
+    client.get("/sized-stream")
+    await site.until(lambda: site.app.feed.sink)
+    sink = site.app.feed.sink
+    assert sink is not None
+    sink.write(b"one")
+    sink.write(b"two" * 1000)
+    sink.close()
+    answer = await client.answer()
+    assert answer.headers["content-length"] == "3003" and "transfer-encoding" not in answer.headers
+    assert answer.body == b"one" + b"two" * 1000
     client.get("/a")
     assert (await client.answer()).json["path"] == "/a"
 

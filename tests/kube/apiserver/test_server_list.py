@@ -7,6 +7,9 @@ import pytest
 import yaml
 from server_kit import CMS, PODS, WIDGETS, Api, config_map, crd, pod, version, widget
 
+from coterie.kube.apiserver import list_body
+from coterie.kube.apiserver.state.entry import ObjectEntry
+
 TABLE = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
 PARTIAL = {"accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
 
@@ -453,3 +456,13 @@ async def test_names_that_are_no_names(api: Api):
     for name in ("..", "%00", "a b", "ä"):
         assert (await api.call("GET", f"{CMS}/{name}")).status == 404
     await api.refused(422, "POST", CMS, config_map("../x"))
+
+
+@pytest.mark.parametrize(("count", "size"), [(0, 1), (1, 5), (300, 3000), (2, list_body.PIECE), (2000, 1500)])
+async def test_a_long_list_is_as_long_as_announced(count: int, size: int):
+    head = b'{"items":['
+    entry = ObjectEntry("", "x", b'{"metadata":{"uid":"u"},"data":"%b"}' % (b"x" * size), 1, 1)
+    entries = [entry] * count
+    whole = b"".join([piece async for piece in list_body.stored_pieces(head, entries)])
+    assert whole == head + b",".join(each.raw for each in entries) + b"]}\n"
+    assert len(whole) == list_body.stored_length(head, entries)

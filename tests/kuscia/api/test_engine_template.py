@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from coterie.kuscia.api import labels
-from coterie.kuscia.api.engine_template import KNOWN_NAMES, node_affinity
+from coterie.kuscia.api.engine_template import KNOWN_NAMES, EngineTemplateError, engine_of, image_marks, node_affinity
+from coterie.kuscia.api.types.job import AppImage
 from coterie.kuscia.engine.builtin_appimages import PSI, SAMPLE, SAMPLE_SERVING
 from coterie.kuscia.engine.templates import template
 
@@ -37,3 +39,28 @@ def test_templates_that_need_the_domains_key(text: str, everywhere: bool) -> Non
 @pytest.mark.parametrize("engine", [SAMPLE, PSI, SAMPLE_SERVING], ids=["sample", "psi", "serving"])
 def test_built_in_engines_run_everywhere(engine: dict[str, dict[str, dict[str, str]]]) -> None:
     assert node_affinity(engine["spec"]["configTemplates"], []) is None
+
+
+def app_image(**image: str) -> AppImage:
+    found = {"name": "team/engine", "tag": "1", **image}
+    deploy = [{"name": "d", "spec": {"containers": [{"name": "c"}]}}]
+    return msgspec.convert(
+        {"metadata": {"name": "engine"}, "spec": {"image": found, "deployTemplates": deploy}}, AppImage
+    )
+
+
+@pytest.mark.parametrize("written", ["sha256:" + "a" * 64, "a" * 64])
+def test_the_image_id_reaches_the_node(written: str) -> None:
+    engine = engine_of({"engine": app_image(id=written, sign="c2lnbg==")}, "engine", "", None, None)
+    assert image_marks(engine.image_id, engine.image_sign) == {
+        labels.KUSCIA_IMAGE_ID: "sha256:" + "a" * 64,
+        labels.COTERIE_IMAGE_SIGNATURE: "c2lnbg==",
+    }
+    plain = engine_of({"engine": app_image()}, "engine", "", None, None)
+    assert image_marks(plain.image_id, plain.image_sign) == {}
+
+
+@pytest.mark.parametrize("written", ["abc", "sha256:" + "a" * 63, "sha512:" + "a" * 64, "sha256:" + "A" * 64])
+def test_an_image_id_that_no_image_can_have_is_told(written: str) -> None:
+    with pytest.raises(EngineTemplateError, match=r'AppImage "engine": image\.id .* is not sha256'):
+        engine_of({"engine": app_image(id=written)}, "engine", "", None, None)

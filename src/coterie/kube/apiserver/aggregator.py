@@ -15,7 +15,7 @@ import base64
 import binascii
 import ssl
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -163,8 +163,9 @@ class Aggregator:
         self._versions: dict[tuple[str, str], AggregatedVersion] = {}
 
     @property
-    def active(self) -> bool:
-        return bool(self._versions)
+    def served(self) -> Mapping[tuple[str, str], AggregatedVersion]:
+        """The same object for ever, so that who asks for each request need not ask twice."""
+        return self._versions
 
     def versions(self) -> Sequence[AggregatedVersion]:
         return tuple(self._versions.values())

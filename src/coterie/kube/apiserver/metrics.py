@@ -42,8 +42,9 @@ class Metrics:
         self._gauges: list[tuple[str, str, str, Gauge]] = []
         self._started = time.time()
 
-    def request(self, verb: str, group: str, resource_name: str, subresource: str, code: int, seconds: float) -> None:
-        key = (verb, group, resource_name, subresource)
+    def request(self, verb: str, about: tuple[str, str, str], code: int, seconds: float) -> None:
+        """`about`: group, resource and sub-resource."""
+        key = (verb, *about)
         series = self._requests.get(key)
         if series is None:
             if len(self._requests) >= _MAX_KEYS:

@@ -27,7 +27,7 @@ def parse(method: str, path: str) -> RequestInfo | None:
     The verb of a GET without a name is `list`; whether it is a `watch` only the query tells.
     """
     parts, beyond = path.split("/"), ""
-    if "proxy" in parts and (found := _proxied(parts)) is not None:
+    if "/proxy" in path and (found := _proxied(parts)) is not None:
         parts, beyond = found
     if len(parts) < 4 or parts[0] or not parts[-1]:
         return None

@@ -95,6 +95,9 @@ class Presenter:
             version.encode(),
             orjson.dumps(metadata),
         )
+        if is_long and view.is_storage and want.shape == "plain" and not want.yaml:
+            stream = list_body.ListStream(list_body.stored_pieces(head, entries), self._tasks)
+            return Response(200, stream=stream, stream_length=list_body.stored_length(head, entries))
         if is_long and not want.yaml:
             pieces = list_body.json_pieces(head, entries, _json_item(view, want))
             return Response(200, stream=list_body.ListStream(pieces, self._tasks))

@@ -8,7 +8,7 @@ import orjson
 
 from coterie.http.messages import Request, Response
 
-_READERS = ("curl", "Wget", "Mozilla/5.0")
+READERS = ("curl", "Wget", "Mozilla/5.0")
 _TRUE, _FALSE = ("1", "t", "T", "true", "True", "TRUE"), ("0", "f", "F", "false", "False", "FALSE")
 
 
@@ -25,4 +25,4 @@ def is_wanted(request: Request) -> bool:
     asked = request.param("pretty") if "pretty=" in request.query else ""
     if asked in _TRUE or asked in _FALSE:
         return asked in _TRUE
-    return request.headers.get("user-agent", "").startswith(_READERS)
+    return request.headers.get("user-agent", "").startswith(READERS)

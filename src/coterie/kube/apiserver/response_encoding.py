@@ -14,7 +14,7 @@ import orjson
 from coterie.base.lazy_import import lazy_import
 from coterie.http.messages import Request, Response
 from coterie.kube.api import errors, wire
-from coterie.kube.apiserver import content_negotiation, list_body
+from coterie.kube.apiserver import content_negotiation, list_body, pretty
 
 if TYPE_CHECKING:
     from coterie.kube.api.wire import encode as protobuf
@@ -27,6 +27,8 @@ _LOCAL = ("127.", "::1", "::ffff:127.")
 
 def for_client(request: Request, answer: Response) -> Response:
     headers = request.headers
+    if "pretty=" in request.query or headers.get("user-agent", "").startswith(pretty.READERS):
+        answer = pretty.for_people(request, answer)
     if answer.verbatim:
         return answer
     if "protobuf" in headers.get("accept", ""):
@@ -61,7 +63,7 @@ def _compressed(request: Request, answer: Response) -> Response:
         return replace(answer, body=list_body.compressed(answer.body), headers=headers)
     if isinstance(answer.stream, list_body.ListStream):
         answer.stream.compress()
-        return replace(answer, headers=headers)
+        return replace(answer, headers=headers, stream_length=-1)
     return answer
 
 

@@ -46,7 +46,6 @@ from coterie.kube.apiserver import (
     discovery,
     options,
     paths,
-    pretty,
     response_encoding,
     service_ranges,
 )
@@ -178,6 +177,8 @@ class ApiServer:
         for resource in BUILTIN:
             if not resource.virtual:
                 self._serve_builtin(resource, schemas)
+        self._counted: dict[tuple[str, str, str, str], tuple[str, str, str]] = {}
+        """How metrics name what was asked for."""
         self._virtual = {(r.group, r.version, r.plural): r for r in (*BUILTIN, *USAGE, CUSTOM_METRICS) if r.virtual}
         extensions = self.settings.extensions
         ownership = next((each.node_ownership for each in extensions if each.node_ownership is not None), None)
@@ -219,6 +220,7 @@ class ApiServer:
             self._discovery_changed,
             local_groups=_groups_of(extensions),
         )
+        self._aggregated = self.aggregator.served
         self._discovery = discovery.Discovery(self.resources, self.aggregator.versions)
         self._openapi = OpenApi(self._described, lambda: self._objects(_CRDS), self.aggregator.versions)
         self._build_verbs()
@@ -492,7 +494,7 @@ class ApiServer:
         target = paths.parse(request.method, request.path)
         answer: Response | Awaitable[Response]
         try:
-            if self.aggregator.active and (elsewhere := self.aggregator.find(request.path)) is not None:
+            if self._aggregated and (elsewhere := self.aggregator.find(request.path)) is not None:
                 target, answer = self._aggregated_request(request, elsewhere)
             elif target is None:
                 answer = self._other_request(request)
@@ -505,7 +507,7 @@ class ApiServer:
         if isinstance(answer, Response):
             if self._policy_audit is not None:
                 self._policy_audit.answered(request, target, answer)
-            answer = response_encoding.for_client(request, pretty.for_people(request, answer))
+            answer = response_encoding.for_client(request, answer)
             self._answered(request, target, answer, started)
             return answer
         return self._finish(request, target, answer, started)
@@ -525,16 +527,22 @@ class ApiServer:
             raise
         if self._policy_audit is not None:
             self._policy_audit.answered(request, target, answer)
-        answer = response_encoding.for_client(request, pretty.for_people(request, answer))
+        answer = response_encoding.for_client(request, answer)
         self._answered(request, target, answer, started)
         return answer
 
     def _answered(self, request: Request, target: paths.RequestInfo | None, answer: Response, started: float) -> None:
         seconds = perf_counter() - started
         if target is None:
-            self.metrics.request(request.method.lower(), "", "", "", answer.status, seconds)
+            self.metrics.request(request.method.lower(), ("", "", ""), answer.status, seconds)
             return
-        self.metrics.request(target.verb, *self._counted_as(target), answer.status, seconds)
+        key = (target.group, target.version, target.resource, target.subresource)
+        counted = self._counted.get(key)
+        if counted is None:
+            counted = self._counted_as(target)
+            if counted[1] != "unknown" and counted[2] == target.subresource:
+                self._counted[key] = counted
+        self.metrics.request(target.verb, counted, answer.status, seconds)
         if request.user is not None and self.audit.wants(target.verb, target.subresource):
             self.audit.record(
                 AuditEvent(
@@ -639,7 +647,7 @@ class ApiServer:
         if not target.subresource and target.verb in _NEEDS_NAME and _NEEDS_NAME[target.verb] != bool(target.name):
             raise _not_allowed()
         call = ResourceRequest(
-            request, target, target.verb, view, self.state.collection(resource.key), self._strategies[key], user
+            request, target, target.verb, view, self.state.collection(view.key), self._strategies[key], user
         )
         if target.subresource:
             sub = resource.subresource(target.subresource)
@@ -671,7 +679,7 @@ class ApiServer:
         if self._authorize_path(request, user) != "get":
             raise errors.MethodNotAllowed("the server does not allow this method on the requested resource")
         if path.startswith("/openapi/"):
-            elsewhere = self.aggregator.find(path.removeprefix("/openapi/v3")) if self.aggregator.active else None
+            elsewhere = self.aggregator.find(path.removeprefix("/openapi/v3")) if self._aggregated else None
             if elsewhere is not None and path == f"/openapi/v3{elsewhere.path}":
                 return self.aggregator.respond(request, elsewhere, user, endless=False)
             return self._openapi.respond(request)

@@ -1,10 +1,11 @@
 """Which runtimes a node has: processes (RunP, with its own OCI driver) and containerd.
 
-runtime: runc + agent.containerRuntime     the handler of pods without a RuntimeClass     who has the handler runc
-auto, containerd installed, root           runc                                           containerd
-auto, otherwise                            runc, or crun where only that is installed     our own driver
-containerd                                 runc                                           containerd; without it the node does not start
-runc, crun                                 runc, crun                                     our own driver
+How `runtime: runc` and the handler runc are served, by agent.containerRuntime:
+
+    auto, with containerd and root    containerd; for what partners begin our own driver, whose pods have users of their own
+    auto, otherwise                   our own driver on runc, or on crun where only that is installed
+    containerd                        containerd; without it the node does not start
+    runc, crun                        our own driver on this program
 """
 
 from __future__ import annotations
@@ -84,4 +85,5 @@ def make(settings: NodeSettings, chosen: AgentConfig, runp: RunpRuntime, directo
         runp,
     )
     preferred = {RUNC: cri} if uses_containerd(chosen, installed, root=root) else {}
-    return RuntimesByHandler((runp, cri), preferred)
+    # Pods on containerd have no users of their own.
+    return RuntimesByHandler((runp, cri), preferred, guests_too=chosen.container_runtime == CONTAINERD)

@@ -6,6 +6,7 @@ import asyncio
 import io
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -66,6 +67,11 @@ async def test_limits_hold(cri: CriHarness) -> None:
     )
     assert (await cri.ended("hog")).reason == "OOMKilled"
     assert (await cri.ended("forks")).exit_code != 0
+    small = ContainerLimits(open_files=64, file_bytes=1 << 20)
+    said = await cri.output_of(
+        "small", "ulimit -n; dd if=/dev/zero of=/x bs=64k count=17 2>&1 || echo cut", limits=small
+    )
+    assert said.startswith("64\n") and "cut" in said
     await cri.start("sleep inf", "resized", limits=ContainerLimits(cpu_milli=100, memory_bytes=64 << 20))
     await cri.runtime.resize_pod(
         "uid-1", ContainerLimits(), {"resized": ContainerLimits(memory_bytes=96 << 20)}, final=True
@@ -138,6 +144,30 @@ async def test_a_killed_sandbox_is_made_anew(cri: CriHarness) -> None:
     assert cri.state().exit_code == 3
     await cri.start("exit 4", attempt=1)
     assert (await cri.ended()).exit_code == 4
+
+
+async def test_containers_end_with_their_sandbox(cri: CriHarness) -> None:
+    await cri.start("sleep inf")
+    sandbox = cri.runtime._ready["uid-1"]
+    found = await cri.runtime._call("tasks.v1.Tasks/Get", {"container_id": sandbox})
+    os.kill(found["process"]["pid"], signal.SIGKILL)
+    assert (await cri.ended()).exit_code == 137
+    await cri.start("exit 4", attempt=1)
+    assert cri.runtime._ready["uid-1"] != sandbox and (await cri.ended()).exit_code == 4
+
+
+async def test_attach_to_a_terminal(cri: CriHarness) -> None:
+    await cri.start("while read word; do stty size; echo got $word; done", stdin=True, tty=True)
+    session = await cri.runtime.attach("uid-1", "main", stdin=True)
+    session.resize(97, 31)
+    said = b""
+    while b"31 97" not in said:
+        await session.write_stdin(b"ping\n")
+        said += await asyncio.wait_for(session.read_stdout(), 5)
+    assert b"ping" in said
+    await cri.runtime.signal_container("uid-1", "main", signal.SIGKILL)
+    assert await asyncio.wait_for(session.wait(), 5) == 137
+    await session.close()
 
 
 async def test_a_rotated_log_goes_on(cri: CriHarness) -> None:

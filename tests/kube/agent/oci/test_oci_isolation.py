@@ -234,3 +234,13 @@ async def test_limits_hold_and_tell(box: OciHarness) -> None:
         "ulimit -n; ulimit -Hn; ulimit -c", limits=ContainerLimits(open_files=777, file_bytes=1 << 20)
     )
     assert text.split()[0] == "777" and text.split()[2] == "0"
+
+
+async def test_limits_that_are_as_small_as_can_be(box: OciHarness) -> None:
+    """The runtime's own program does not count; what is too small for the container is told."""
+    least = {"runc": 8 << 20, "crun": 4 << 20, "gvisor": 48 << 20}[box.handler]
+    text = await box.output("sleep 0.1; echo fine", limits=ContainerLimits(100, least, 4))
+    assert text == "fine\n"
+    if box.handler == "gvisor" and box.powers["cgroup_memory"]:
+        with pytest.raises(RuntimeFailure, match="the memory limit of 2Mi may be too small"):
+            await box.start("true", limits=ContainerLimits(memory_bytes=2 << 20))

@@ -177,13 +177,11 @@ def _spool(chunks: Iterator[bytes], work: Path, *, compress: bool) -> _Layer:
     file = tempfile.TemporaryFile(dir=work)  # noqa: SIM115 - the caller closes it
     try:
         value = hashlib.sha256()
-        packed: IO[bytes] = (
-            gzip.GzipFile(fileobj=file, mode="wb", compresslevel=_PACKED_LEVEL, mtime=0) if compress else file
-        )
+        packed = gzip.GzipFile(fileobj=file, mode="wb", compresslevel=_PACKED_LEVEL, mtime=0) if compress else None
         for chunk in chunks:
             value.update(chunk)
-            packed.write(chunk)
-        if compress:
+            (packed or file).write(chunk)
+        if packed is not None:
             packed.close()
         size = file.tell()
         file.seek(0)

@@ -48,8 +48,8 @@ class ImageSignature:
 
     def as_text(self) -> tuple[str, str, str, str]:
         """For the store."""
-        packed = (base64.b64encode(each).decode() for each in (self.payload, self.signature))
-        return (self.kind, *packed, self.payload_type)
+        payload, signature = base64.b64encode(self.payload).decode(), base64.b64encode(self.signature).decode()
+        return self.kind, payload, signature, self.payload_type
 
     @classmethod
     def of_text(cls, kind: str, payload: str, signature: str, payload_type: str) -> ImageSignature:

@@ -80,7 +80,7 @@ def rebuilt(layer: Path) -> Iterator[bytes]:
         os.close(files)
 
 
-def _exactly(record: IO[bytes], size: int) -> bytes:
+def _exactly(record: gzip.GzipFile, size: int) -> bytes:
     data = record.read(size) if 0 <= size <= _MOST_RAW else b""
     if len(data) != size:
         raise EOFError

@@ -73,7 +73,7 @@ def unpack(
     # Some file systems have no limit, and say 0.
     most_members = min(MOST_MEMBERS, disk.f_favail // 2) if disk.f_files else MOST_MEMBERS
     directories: list[tuple[str, tarfile.TarInfo]] = []
-    root = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    root = _Directories(target)
     try:
         for count, member in enumerate(archive):
             archive.members.clear()  # type: ignore[attr-defined]  # of no use here, and without end
@@ -95,10 +95,10 @@ def unpack(
         # Times and modes of directories last: unpacking into them changes the one and may need the other.
         for _, member in reversed(directories):
             parts = _parts(member.name)
-            with _parent(root, parts[:-1]) as parent:
+            with root.parent(parts[:-1]) as parent:
                 _own(member, parent, parts[-1])
     finally:
-        os.close(root)
+        root.close()
     return total
 
 
@@ -111,28 +111,53 @@ def _parts(name: str) -> list[str]:
     return parts
 
 
-@contextlib.contextmanager
-def _parent(root: int, parts: list[str]) -> Iterator[int]:
-    """A handle of a directory in the layer, made if it lacks; never through a link."""
-    handle = os.dup(root)
-    try:
-        for part in parts:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(part, 0o755, dir_fd=handle)
-            try:
-                below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
-            except OSError as problem:
-                raise ImageError(f'the image puts files below "{part}", which is not a directory') from problem
+class _Directories:
+    """Handles of directories of a layer. The last one is kept: members come directory by directory, and what is a directory
+    stays one."""
+
+    def __init__(self, target: Path) -> None:
+        self._root = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._last: list[str] = []
+        self._handle = os.dup(self._root)
+
+    def close(self) -> None:
+        os.close(self._root)
+        os.close(self._handle)
+
+    @contextlib.contextmanager
+    def parent(self, parts: list[str]) -> Iterator[int]:
+        """A handle of a directory in the layer, made if it lacks; never through a link."""
+        if parts != self._last:
+            found = self._open(parts)
+            os.close(self._handle)
+            self._handle, self._last = found, parts
+        handle = os.dup(self._handle)
+        try:
+            yield handle
+        finally:
             os.close(handle)
-            handle = below
-        yield handle
-    finally:
-        os.close(handle)
+
+    def _open(self, parts: list[str]) -> int:
+        handle = os.dup(self._root)
+        try:
+            for part in parts:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=handle)
+                try:
+                    below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+                except OSError as problem:
+                    raise ImageError(f'the image puts files below "{part}", which is not a directory') from problem
+                os.close(handle)
+                handle = below
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
 
 
-def _place(archive: tarfile.TarFile, member: tarfile.TarInfo, root: int, parts: list[str]) -> None:
+def _place(archive: tarfile.TarFile, member: tarfile.TarInfo, root: _Directories, parts: list[str]) -> None:
     name = parts[-1]
-    with _parent(root, parts[:-1]) as parent:
+    with root.parent(parts[:-1]) as parent:
         if name == OPAQUE:
             _make_opaque(parent)
             return
@@ -186,11 +211,11 @@ def _clear(parent: int, name: str) -> None:
         raise ImageError(f'the image has "{name}" both as a directory and as a file') from problem
 
 
-def _link(member: tarfile.TarInfo, root: int, parent: int, name: str) -> None:
+def _link(member: tarfile.TarInfo, root: _Directories, parent: int, name: str) -> None:
     target = _parts(member.linkname)
     if not target:
         raise ImageError(f'the image has a link "{member.name}" to nothing')
-    with _parent(root, target[:-1]) as folder:
+    with root.parent(target[:-1]) as folder:
         try:
             os.link(target[-1], name, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError as problem:

@@ -75,12 +75,16 @@ def container_limits(
 
 
 def pod_limits(pod: Object, defaults: LimitDefaults) -> ContainerLimits:
-    """For the pod as a whole. CPU without a limit is unlimited; its share is what the containers request."""
+    """For the pod as a whole, with the overhead of its RuntimeClass. CPU without a limit is unlimited; its share is what the
+    containers request."""
+    overhead = pod_model.spec_of(pod).get("overhead") or {}
+    cpu, memory = _total(pod, "cpu", milli=True), _total(pod, "memory")
+    more_cpu, more_memory = _milli(overhead.get("cpu")), _bytes(overhead.get("memory"))
     return ContainerLimits(
-        cpu_milli=_total(pod, "cpu", milli=True),
-        memory_bytes=_total(pod, "memory") or max(defaults.memory, _largest(pod, "limits", "memory")),
+        cpu_milli=cpu + more_cpu if cpu else 0,
+        memory_bytes=memory + more_memory if memory else max(defaults.memory, _largest(pod, "limits", "memory")),
         pids=defaults.pids,
-        cpu_shares_milli=_sum(pod, "requests", "cpu", "limits"),
+        cpu_shares_milli=_sum(pod, "requests", "cpu", "limits") + more_cpu,
     )
 
 

@@ -20,6 +20,7 @@ from coterie.kube.agent.runtimes.protocol import (
     ContainerUsage,
     ExecSession,
     ImageInfo,
+    PodKind,
     PodNetworkClass,
     PodRuntime,
     PodSandbox,
@@ -33,10 +34,18 @@ from coterie.kube.agent.runtimes.protocol import (
 class RuntimesByHandler:
     """Implements `PodRuntime`."""
 
-    def __init__(self, runtimes: Sequence[PodRuntime], preferred: Mapping[str, PodRuntime] | None = None) -> None:
-        """`preferred`: by handler, the runtime that has it although another one before it knows it too."""
+    def __init__(
+        self,
+        runtimes: Sequence[PodRuntime],
+        preferred: Mapping[str, PodRuntime] | None = None,
+        *,
+        guests_too: bool = True,
+    ) -> None:
+        """`preferred`: by handler, the runtime that has it although another one before it knows it too. Not `guests_too`: pods
+        that other domains begin go to the first one all the same."""
         self._runtimes = tuple(runtimes)
         self._preferred = preferred or {}
+        self._guests_too = guests_too
         self._of_pod: dict[str, PodRuntime] = {}
 
     @property
@@ -66,14 +75,15 @@ class RuntimesByHandler:
     # Pods and containers.
 
     async def prepare_pod(self, sandbox: PodSandbox) -> None:
-        runtime = self._of_pod.get(sandbox.uid) or self._for_handler(sandbox.handler)
+        runtime = self._of_pod.get(sandbox.uid) or self._for_sandbox(sandbox)
         await runtime.prepare_pod(sandbox)
         self._of_pod[sandbox.uid] = runtime
 
-    def _for_handler(self, handler: str) -> PodRuntime:
-        known = [
-            (runtime, each) for runtime in self._with(handler) for each in runtime.handlers() if each.name == handler
-        ]
+    def _for_sandbox(self, sandbox: PodSandbox) -> PodRuntime:
+        handler = sandbox.handler
+        guest = sandbox.kind == PodKind.GUEST and not self._guests_too
+        candidates = self._runtimes if guest else self._with(handler)
+        known = [(runtime, each) for runtime in candidates for each in runtime.handlers() if each.name == handler]
         for runtime, each in known:
             if each.available:
                 return runtime

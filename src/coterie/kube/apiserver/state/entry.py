@@ -112,6 +112,7 @@ class VersionView:
         conversion: object | None = None,
     ) -> None:
         self.resource = resource
+        self.key = resource.key
         self.conversion = conversion
         """The webhook that converts objects of other versions (`webhooks/conversion.py`)."""
         self.warning = warning

@@ -25,9 +25,10 @@ class ReadVerbs:
         self._present = presenter
 
     def get(self, call: ResourceRequest) -> Response:
-        want = content_negotiation.negotiate(call.request.headers.get("accept", ""), call.resource)
-        if call.request.query:
-            version = call.request.param("resourceVersion")
+        request = call.request
+        want = content_negotiation.negotiate(request.headers.get("accept", ""), call.view.resource)
+        if request.query:
+            version = request.param("resourceVersion")
             if version:
                 self.check_revision(_revision(version))
         return self._present.one(call, call.entry().raw, want)

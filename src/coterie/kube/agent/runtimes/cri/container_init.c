@@ -11,6 +11,9 @@
 #define SYS_setpgid 109
 #define SYS_rt_sigtimedwait 128
 #define SYS_exit_group 231
+#define SYS_prlimit64 302
+#define RLIMIT_FSIZE 1
+#define RLIMIT_NOFILE 7
 #define SIGTERM 15
 #define SIGCHLD 17
 #define SIG_SETMASK 2
@@ -32,6 +35,22 @@ static void say(const char *text)
     while (text[size])
         size++;
     call(SYS_write, 2, (long)text, size, 0);
+}
+
+/* Lower a limit to the number in `text`; 0: leave it. Of open files only the soft limit, which a program may raise again. */
+static void limit(int kind, const char *text)
+{
+    unsigned long wanted = 0, limits[2];
+    while (*text >= '0' && *text <= '9')
+        wanted = wanted * 10 + (*text++ - '0');
+    if (!wanted || call(SYS_prlimit64, 0, kind, 0, (long)limits))
+        return;
+    if (wanted < limits[1]) {
+        limits[0] = wanted;
+        if (kind == RLIMIT_FSIZE)
+            limits[1] = wanted;
+        call(SYS_prlimit64, 0, kind, (long)limits, 0);
+    }
 }
 
 /* Become the program, found by PATH where its name has no slash. */
@@ -78,10 +97,11 @@ __attribute__((used)) void begin(long *stack)
 {
     long count = stack[0];
     char **argv = (char **)(stack + 1), **envp = argv + count + 1;
+    char **program = argv + 3; /* after the limits of open files and of the size of files */
     unsigned long all = ~0UL, before = 0;
     int status;
-    if (call(SYS_getpid, 0, 0, 0, 0) != 1)
-        become(argv + 1, envp);
+    if (count < 4)
+        call(SYS_exit_group, 125, 0, 0, 0);
     call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, (long)&before, 8);
     long child = call(SYS_fork, 0, 0, 0, 0);
     if (child < 0)
@@ -91,7 +111,9 @@ __attribute__((used)) void begin(long *stack)
         call(SYS_setpgid, 0, 0, 0, 0);
         call(SYS_ioctl, 0, TIOCSPGRP, (long)&self, 0);
         call(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, 0, 8);
-        become(argv + 1, envp);
+        limit(RLIMIT_NOFILE, argv[1]);
+        limit(RLIMIT_FSIZE, argv[2]);
+        become(program, envp);
     }
     for (;;) {
         long number = call(SYS_rt_sigtimedwait, (long)&all, 0, 0, 8);

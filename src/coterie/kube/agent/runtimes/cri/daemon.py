@@ -61,15 +61,15 @@ def find_programs() -> ContainerPrograms:
     def which(name: str) -> str:
         return shutil.which(name, path=path) or ""
 
-    containerd = which("containerd")
+    containerd, root = which("containerd"), os.getuid() == 0
     return ContainerPrograms(
         containerd=containerd,
-        version=_version(containerd) if containerd else "",
+        version=_version(containerd) if containerd and root else "",
         runc=which("runc"),
         shim=which("containerd-shim-runc-v2"),
         kata=which("containerd-shim-kata-v2"),
         kvm=os.path.exists("/dev/kvm"),
-        root=os.getuid() == 0,
+        root=root,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coterie.kube.agent.runtimes.cri import cni_plugin
 from coterie.kube.agent.runtimes.cri.cni_plugin import ConnectRefused
-from coterie.kube.agent.runtimes.cri.daemon import ContainerdDaemon, find_programs
+from coterie.kube.agent.runtimes.cri.daemon import ContainerdDaemon, ContainerPrograms, find_programs
 from coterie.kube.agent.runtimes.cri.runtime import CriRuntime
 from coterie.kube.agent.runtimes.cri.settings import CriSettings
 from coterie.kube.agent.runtimes.protocol import PodNetworkClass, PodSandbox
@@ -21,9 +21,9 @@ async def halt(settings: CriSettings, supervisor: Path, grace: float, *, forget:
 
     Raises RuntimeFailure when containerd cannot be used.
     """
-    programs = find_programs()
-    if not any(settings.records.glob("*.json")) and not ContainerdDaemon(settings, programs, None).pid:
+    if not any(settings.records.glob("*.json")) and not ContainerdDaemon(settings, ContainerPrograms(), None).pid:
         return 0
+    programs = find_programs()
     network = _SupervisorOnly(supervisor)
     runtime = CriRuntime(settings, network, programs)
     await runtime.open()

@@ -107,11 +107,12 @@ def container_config(image: StoredImage, pod: PodSandbox, spec: ContainerSpec, c
     # In the namespace of another container's processes it is not process 1.
     init = context.init if not context.target_id else None
     cwd = os.path.normpath(spec.working_dir or image.workdir or "/")
+    limits = (str(spec.limits.open_files), str(spec.limits.file_bytes))
     return {
         "metadata": {"name": spec.name, "attempt": spec.attempt},
         "image": {"image": context.image_ref},
         "command": [container_init.PATH] if init is not None else words[:1],
-        "args": words if init is not None else words[1:],
+        "args": (*limits, *words) if init is not None else words[1:],
         "working_dir": cwd,
         "envs": [{"key": key, "value": value} for key, value in _environment(image, pod, spec).items()],
         "mounts": list(_mounts(pod, spec, cwd, init)),

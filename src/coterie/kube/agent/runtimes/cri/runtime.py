@@ -379,6 +379,16 @@ class CriRuntime:
                 return
         if container in self._starting:
             self._early_exits.add(container)
+        for uid, sandbox in list(self._ready.items()):
+            if sandbox == container:
+                self._spawn(self._sandbox_ended(uid), "cri-sandbox")
+
+    async def _sandbox_ended(self, uid: str) -> None:
+        """Without it the pod's containers have lost what they share: they end, and start again in a new one."""
+        self._ready.pop(uid, None)
+        _log.warning("The sandbox of a pod ended; its containers are stopped", pod=uid)
+        with contextlib.suppress(RuntimeFailure):
+            await self.stop_pod(uid, 0)
 
     async def _until_exited(self, uid: str, container: str) -> None:
         """containerd publishes the end of a task before its CRI part has written down how it ended."""
@@ -611,6 +621,7 @@ class CriRuntime:
         listed = (await self._call("ListPodSandbox")).get("items", [])
         for each in listed:
             if each.get("labels", {}).get(pod_config.POD_UID) == pod_uid:
+                self._ready.pop(pod_uid, None)
                 for method in ("StopPodSandbox", "RemovePodSandbox"):
                     await self._call(method, {"pod_sandbox_id": each["id"]})
         await self._network.disconnect_pod(pod_uid)
@@ -635,10 +646,10 @@ class CriRuntime:
 
     async def stop_sandboxes(self) -> None:
         """For a node that is being shut down: nothing of its pods runs or is mounted; what ended stays known."""
-        for sandbox in self._ready.values():
+        while self._ready:
+            _, sandbox = self._ready.popitem()
             with contextlib.suppress(ContainerdCallFailed):
                 await self._call("StopPodSandbox", {"pod_sandbox_id": sandbox})
-        self._ready.clear()
 
     # ----- what is
 
@@ -764,7 +775,6 @@ class CriRuntime:
         return (
             "Containers on containerd have no user namespace of their own: root in a container is root of the machine, "
             "with few capabilities and a filter for system calls.",
-            "Limits of open files and of the size of files are not set for containers on containerd.",
         )
 
 

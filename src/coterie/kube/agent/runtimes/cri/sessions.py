@@ -27,6 +27,7 @@ _PROCESS_TYPE = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 _NOT_EXECUTED = ((127, ("executable file not found", "no such file or directory")), (126, ("permission denied",)))
 _CHUNK = 64 << 10
 _KILLED = 137
+_EXIT_SECONDS = 5.0
 _LINGER = 0.3
 """Seconds for which an attachment stays after its input has ended."""
 
@@ -192,6 +193,8 @@ class Attachment:
         self._ended = ended
         self._tty = tty
         self._stdin_once = stdin_once
+        self._left = False
+        """Whether it ends by itself: its user has said all, and the container goes on."""
         self._reading = asyncio.create_task(session.run(), name="cri-attach")
 
     @classmethod
@@ -256,6 +259,7 @@ class Attachment:
         elif (stream := self._streams.get("stdin")) is not None:
             if not self._stdin_once:
                 await asyncio.sleep(_LINGER)
+                self._left = True
             stream.close()
 
     def resize(self, columns: int, rows: int) -> None:
@@ -266,6 +270,9 @@ class Attachment:
     async def wait(self) -> int:
         """The container's exit code; 0 for an attachment that ended before the container."""
         await asyncio.wait((self._ended, self._reading), return_when=asyncio.FIRST_COMPLETED)
+        if not self._left:
+            # The streams end with the container, a moment before it is known how it ended.
+            await asyncio.wait((self._ended,), timeout=_EXIT_SECONDS)
         return self._ended.result() if self._ended.done() else 0
 
     async def close(self) -> None:

@@ -20,10 +20,15 @@ def needed(spec: dict[str, Any]) -> bool:
     return tool is not None and tool["handler"] == bundle.GVISOR
 
 
-def kill_exec(nothing: int, spec: dict[str, Any], powers: dict[str, Any], leader: int) -> None:
-    """The process of an exec, which does not end with the command that waits for it. Does not wait."""
+def own_threads(pod: dict[str, Any]) -> int:
+    """What the runtime of a pod adds to the number of its processes."""
+    return OWN_THREADS if pod.get("handler") == bundle.GVISOR else 0
+
+
+def kill_exec(nothing: int, spec: dict[str, Any], powers: dict[str, Any], leader: int, waiting: int) -> None:
+    """The process of an exec, which does not end with the command `waiting` for it: rather the other way. Does not wait."""
     if not os.fork():
-        shim.kill_exec(_setup(nothing, spec, powers), leader)
+        shim.kill_exec(_setup(nothing, spec, powers), leader, waiting)
 
 
 def send(

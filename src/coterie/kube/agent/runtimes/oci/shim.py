@@ -22,6 +22,7 @@ import os
 import resource
 import signal
 import socket
+import time
 
 from coterie.kube.agent.runtimes.oci import bundle
 from coterie.kube.agent.runtimes.runp import child, filesystem, init, landlock, linux
@@ -47,6 +48,8 @@ _RESOURCES = {
     "RLIMIT_NPROC": resource.RLIMIT_NPROC,
 }
 _MOST_LOG = 1 << 16
+_EXEC_SECONDS = 10.0
+"""For an exec to begin before it is ended without its number being known."""
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
@@ -70,9 +73,9 @@ def execute(setup: ChildSetup, pid: int, argv: list[str]) -> NoReturn:
     child.guarded(setup, lambda each: _execute(each, pid, argv))
 
 
-def kill_exec(setup: ChildSetup, pid: int) -> NoReturn:
-    """End the process that `execute` began."""
-    child.guarded(setup, lambda each: _kill_exec(each, pid))
+def kill_exec(setup: ChildSetup, pid: int, waiting: int) -> NoReturn:
+    """End the process that `execute` began, for which the program runs as `waiting`."""
+    child.guarded(setup, lambda each: _kill_exec(each, pid, waiting))
 
 
 def name_of(leader: int) -> str:
@@ -387,9 +390,19 @@ def _exec_file(spec: dict[str, Any]) -> str:
     return f"/run/exec-{spec['exec_number']}"
 
 
-def _kill_exec(setup: ChildSetup, pid: int) -> None:
+def _kill_exec(setup: ChildSetup, pid: int, waiting: int) -> None:
+    # It may just be about to begin: only who waits for it learns its number, so that one goes last.
+    number = ""
+    deadline = time.monotonic() + _EXEC_SECONDS
+    while not number and os.path.exists(f"/proc/{waiting}/fd") and time.monotonic() < deadline:
+        try:
+            with open(f"/proc/{pid}/root{_exec_file(setup.spec)}.pid") as file:
+                number = file.read().strip()
+        except OSError:
+            time.sleep(0.01)
+    if not number:
+        _kill(waiting)
+        os._exit(0)
     _join(setup, pid)
-    with open(f"{_exec_file(setup.spec)}.pid") as file:
-        number = file.read().strip()
     words = ["kill", "--pid", number, name_of(pid), str(int(signal.SIGKILL))]
     os.execve(_PROGRAM, [*command(setup.spec), *words], _ENVIRONMENT)

@@ -133,7 +133,8 @@ class Execution:
         if self.pid:
             if self._sandboxed is not None:
                 spec, leader = self._sandboxed
-                sandbox_signals.kill_exec(self._home.nothing, spec, self._home.powers, leader)
+                sandbox_signals.kill_exec(self._home.nothing, spec, self._home.powers, leader, self.pid)
+                return
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except ProcessLookupError:

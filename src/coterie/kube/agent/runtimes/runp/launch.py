@@ -194,21 +194,26 @@ class Launch:
         except OSError as problem:
             # It could not be written down, so it must not run: without the word it ends.
             self._problem = (child.NOT_SET_UP, f"cannot record the container: {problem.strerror}")
+        except filesystem.SetupError as problem:
+            self._problem = (child.NOT_SET_UP, str(problem))
         os.close(self._go)
         self._go = -1
 
 
 def _become(setup: child.ChildSetup, join: int, target: int) -> NoReturn:
     tool = setup.spec.get("tool")
-    if join:
-        if tool and tool["handler"] == bundle.GVISOR:
-            shim.execute(setup, join, setup.spec["exec"])
+    if join and tool and tool["handler"] == bundle.GVISOR:
+        shim.execute(setup, join, setup.spec["exec"])
+    elif join:
         child.join(setup, join)
-    starter = shim if tool else child
-    if target:
-        starter.start_beside(setup, target)
-    starter.start(setup)
-    os._exit(child.NOT_SET_UP)  # never comes here
+    elif tool and target:
+        shim.start_beside(setup, target)
+    elif tool:
+        shim.start(setup)
+    elif target:
+        child.start_beside(setup, target)
+    else:
+        child.start(setup)
 
 
 def give_users(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 
 from coterie.kube.agent.runtimes.runp import bubblewrap, child, filesystem, landlock, launch, linux, seccomp, users
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from coterie.kube.agent.runtimes.runp.cgroups import Cgroups
 
+_LONGEST_TRIAL = 10.0
 _NO_NAMESPACES = "Containers share the machine's files, processes and host name, because namespaces are not available; volumes are reached by their place on the machine, and images with a file system of their own do not run."
 _OWN_USER_ONLY = (
     "Containers run as the agent's own user whatever runAsUser says (inside they see the user they ask for), and "
@@ -142,8 +144,18 @@ def _status_of(spec: dict[str, Any], powers: dict[str, Any], steps: Callable[[fi
         os.close(mapped)
         if sources is not None:
             sources.close()
-    _, status = os.waitpid(pid, 0)
-    return status
+    return _ended(pid)
+
+
+def _ended(pid: int) -> int:
+    """A trial that hangs must not hold up the containers that run."""
+    handle = os.pidfd_open(pid)
+    try:
+        if not select.select([handle], [], [], _LONGEST_TRIAL)[0]:
+            os.kill(pid, signal.SIGKILL)
+        return os.waitpid(pid, 0)[1]
+    finally:
+        os.close(handle)
 
 
 def _try(

@@ -17,7 +17,7 @@ import socket
 import time
 
 from coterie.kube.agent.runtimes.oci import sandbox_signals
-from coterie.kube.agent.runtimes.runp import bubblewrap, cgroups, child, init, linux, processes, users
+from coterie.kube.agent.runtimes.runp import bubblewrap, cgroups, child, filesystem, init, linux, processes, users
 from coterie.kube.agent.runtimes.runp.launch import Launch, LaunchContext
 from coterie.kube.agent.runtimes.runp.logs import LogFile, LogStream
 from coterie.kube.agent.runtimes.runp.streams import OutputListener, OutputStream
@@ -230,7 +230,12 @@ class ContainerRun:
 
     def _process_started(self, pid: int, leader: int) -> None:
         if self._tool and self._home.groups is not None:
-            self._limit(self._home.groups)
+            try:
+                self._limit(self._home.groups)
+            except OSError as problem:
+                handler, memory = self._tool["handler"], size_text(self.spec["limits"]["memory"])
+                why = f"cannot set the limits of the container, which {handler} has made: {problem.strerror}"
+                raise filesystem.SetupError(f"{why}; the memory limit of {memory} may be too small") from problem
         if self._console is not None:
             _, handles, _, _ = socket.recv_fds(self._console, 16, 1)
             self._use_terminal(handles[0])

@@ -22,6 +22,7 @@ import sys
 import time
 
 from coterie import __version__
+from coterie.kube.agent.runtimes.oci import sandbox_signals
 from coterie.kube.agent.runtimes.runp import (
     cgroups,
     filesystem,
@@ -262,7 +263,7 @@ class PodSupervisor:
             self._networks.add(about)
         try:
             self._records.save(uid, "pod", about, flush=False)
-            self._limit(uid, about.get("limits") or {})
+            self._limit(uid, about.get("limits") or {}, sandbox_signals.own_threads(about))
         except OSError:
             if known is None and self._networks is not None:
                 self._networks.remove(uid)  # nobody would know of it
@@ -289,11 +290,12 @@ class PodSupervisor:
                 return False
         return True
 
-    def _limit(self, uid: str, limits: dict[str, int]) -> None:
-        """The pod as a whole. Limits of a pod that is there already are not moved under its containers."""
+    def _limit(self, uid: str, limits: dict[str, int], own_threads: int) -> None:
+        """The pod as a whole, with what its runtime takes. Limits of a pod that is there already are not moved under its containers."""
         groups = self._home.groups
         if groups is not None and limits and not groups.exists(uid):
-            groups.create(uid, limits["cpu"], limits["shares"], limits["memory"], limits["pids"])
+            pids = limits["pids"] + own_threads if limits["pids"] else 0
+            groups.create(uid, limits["cpu"], limits["shares"], limits["memory"], pids)
 
     def _do_start(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         spec = request["spec"]
