@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 MAX_PACKED = 16 * 1024 * 1024
 """Of an archive that is kept in the API."""
-MAX_UNPACKED = 256 * 1024 * 1024
+MAX_UNPACKED = 64 * 1024 * 1024
 MAX_FILES = 10_000
 PART_SIZE = 512 * 1024
 """Of the archive in one ConfigMap: an object of the API may have 1.5 MiB, and base64 adds a third."""

@@ -120,3 +120,12 @@ async def test_a_preferred_runtime_has_the_handler_but_not_for_guests(harness: T
     await both.prepare_pod(replace(sandbox(harness, "guest"), kind=PodKind.GUEST))
     assert set(harness.other.pods) == {"own"} and set(harness.machine.pods) == {"guest"}
     await both.close()
+
+
+async def test_handlers_that_nothing_here_could_have_say_why(harness: TwoRuntimes) -> None:
+    both = RuntimesByHandler([FakeRuntime(harness.machine)], missing=[RuntimeHandler("kata", False, "no containerd")])
+    await both.open()
+    assert {each.name: each.why for each in both.handlers()}["kata"] == "no containerd"
+    with pytest.raises(RuntimeFailure, match="no containerd"):
+        await both.prepare_pod(replace(sandbox(harness), handler="kata"))
+    await both.close()

@@ -15,14 +15,21 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from coterie.base.lazy_import import lazy_import
 from coterie.kube.agent.runtimes.by_handler import RuntimesByHandler
+from coterie.kube.agent.runtimes.cri import daemon
 from coterie.kube.agent.runtimes.cri.daemon import PROGRAM_PLACES, RUNC
-from coterie.kube.agent.runtimes.cri.runtime import CriRuntime
 from coterie.kube.agent.runtimes.cri.settings import CriSettings
 from coterie.kube.agent.runtimes.runp.client import group_of
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.node.config import AgentConfig, ConfigError, NodeSettings
+
+if TYPE_CHECKING:
+    from coterie.kube.agent.runtimes.cri import runtime as cri_runtime
+else:
+    cri_runtime = lazy_import("coterie.kube.agent.runtimes.cri.runtime")  # two megabytes, and few nodes have containerd
 
 RUNP, CRUN = "runp", "crun"
 AUTO, CONTAINERD = "auto", "containerd"
@@ -69,21 +76,22 @@ def make(settings: NodeSettings, chosen: AgentConfig, runp: RunpRuntime, directo
     root = os.getuid() == 0
     if problem := problem_of(chosen, installed, root=root):
         raise ConfigError(f"agent.containerRuntime: {problem}")
-    rotation, base = (
-        settings.logrotate,
-        CriSettings.below(settings.paths.run, chosen.node_name, group_of(chosen.node_name, directory)),
-    )
-    cri = CriRuntime(
-        replace(
-            base,
-            images=settings.paths.images,
-            log_file=settings.paths.log("containerd"),
-            default=default_handler(chosen, installed, root=root) == RUNC,
-            log_bytes=(rotation.max_file_mb or 0) << 20 or base.log_bytes,
-            log_files=rotation.max_files,
-        ),
-        runp,
-    )
+    if not root or not installed(CONTAINERD):
+        return RuntimesByHandler((runp,), missing=daemon.handlers(daemon.ContainerPrograms(root=root)))
+    cri = cri_runtime.CriRuntime(_cri_settings(settings, chosen, directory), runp)
     preferred = {RUNC: cri} if uses_containerd(chosen, installed, root=root) else {}
     # Pods on containerd have no users of their own.
     return RuntimesByHandler((runp, cri), preferred, guests_too=chosen.container_runtime == CONTAINERD)
+
+
+def _cri_settings(settings: NodeSettings, chosen: AgentConfig, directory: Path) -> CriSettings:
+    rotation, group = settings.logrotate, group_of(chosen.node_name, directory)
+    base = CriSettings.below(settings.paths.run, chosen.node_name, group)
+    return replace(
+        base,
+        images=settings.paths.images,
+        log_file=settings.paths.log("containerd"),
+        default=default_handler(chosen, installed, root=True) == RUNC,
+        log_bytes=(rotation.max_file_mb or 0) << 20 or base.log_bytes,
+        log_files=rotation.max_files,
+    )

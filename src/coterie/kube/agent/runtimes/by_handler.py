@@ -40,12 +40,14 @@ class RuntimesByHandler:
         preferred: Mapping[str, PodRuntime] | None = None,
         *,
         guests_too: bool = True,
+        missing: Sequence[RuntimeHandler] = (),
     ) -> None:
         """`preferred`: by handler, the runtime that has it although another one before it knows it too. Not `guests_too`: pods
-        that other domains begin go to the first one all the same."""
+        that other domains begin go to the first one all the same. `missing`: handlers that no runtime here would have."""
         self._runtimes = tuple(runtimes)
         self._preferred = preferred or {}
         self._guests_too = guests_too
+        self._missing = tuple(missing)
         self._of_pod: dict[str, PodRuntime] = {}
 
     @property
@@ -87,7 +89,10 @@ class RuntimesByHandler:
         for runtime, each in known:
             if each.available:
                 return runtime
-        why = next((each.why for _, each in known if each.why), "no runtime of this node knows it")
+        reasons = [
+            each.why for each in (*(each for _, each in known), *self._missing) if each.name == handler and each.why
+        ]
+        why = reasons[0] if reasons else "no runtime of this node knows it"
         raise RuntimeFailure("RuntimeHandlerMissing", f'the handler "{handler}" is not available on this node: {why}')
 
     def _with(self, handler: str) -> Sequence[PodRuntime]:
@@ -167,6 +172,8 @@ class RuntimesByHandler:
                 known = found.get(handler.name)
                 if known is None or (handler.available and not known.available):
                     found[handler.name] = handler
+        for handler in self._missing:
+            found.setdefault(handler.name, handler)
         return tuple(found.values())
 
     def limitations(self) -> Sequence[str]:
