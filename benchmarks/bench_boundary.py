@@ -32,7 +32,7 @@ from coterie.kube.agent.runtimes.runp.client import group_of
 from coterie.kube.agent.runtimes.runp.halt import halt
 from coterie.kube.agent.runtimes.runp.runtime import RunpRuntime
 from coterie.kube.agent.runtimes.runp.settings import PodNetworkSettings, RunpSettings
-from coterie.kuscia.gateway.model import SocketAddress
+from coterie.kuscia.gateway.addresses import SocketAddress
 
 _NODE = "bench-boundary"
 _NETWORK = PodNetworkSettings(ports=(("udp", 53), ("tcp", 80)))

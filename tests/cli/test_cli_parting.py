@@ -25,12 +25,12 @@ from coterie.cli.routes.facts import RouteCheckFacts
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kube.client.transport import TransportRequest
+from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.handshake.handshake_client import (
     HandshakeTarget,
     HttpHandshakeTransport,
     PartnerUnreachable,
 )
-from coterie.kuscia.gateway.model import SocketAddress
 from coterie.kuscia.gateway.registration.client import MasterClient
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.kuscia.identity.domain_identity import DomainIdentity

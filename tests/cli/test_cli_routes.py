@@ -14,7 +14,7 @@ from coterie.base.secret import SecretValue
 from coterie.cli.routes import model
 from coterie.kuscia.api.domainroutes import route_faults
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS
-from coterie.kuscia.gateway.model import Protocol, SocketAddress
+from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.registration.master_trust import split_token
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 

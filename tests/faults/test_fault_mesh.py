@@ -34,7 +34,7 @@ from mesh_nodes import (
 )
 
 from coterie.base import pki
-from coterie.kuscia.gateway.model import SocketAddress
+from coterie.kuscia.gateway.addresses import SocketAddress
 
 pytestmark = [
     pytest.mark.e2e,

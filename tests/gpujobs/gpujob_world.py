@@ -23,6 +23,7 @@ from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.informers import Informers
+from coterie.kube.client.watch import Changed
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.extensions.apiserver import KUSCIA
@@ -133,6 +134,16 @@ def crash_after_submission(world: GpuJobWorld, name: str) -> list[str]:
 
     world.reconciler._write = crash  # type: ignore[method-assign]
     return lost
+
+
+async def record_phases(world: GpuJobWorld, seen: dict[str, list[str]]) -> None:
+    """Until it is cancelled: the phases of each job, in the order in which a watch shows them."""
+    async with await world.client.watch(GPU_JOBS, NAMESPACE) as watch:
+        async for event in watch:
+            if isinstance(event, Changed) and (phase := event.object.status.phase):
+                phases = seen.setdefault(event.object.metadata.name, [])
+                if phases[-1:] != [phase]:
+                    phases.append(phase)
 
 
 async def until(question: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:

@@ -229,10 +229,21 @@ class SlurmMachine:
                 cluster.stop_sshd()
             for daemon in list(cluster.daemons):
                 cluster.stop_daemon(daemon)
+        self._kill_all_inside()
         for process in (self._munged, self._holder):
             if process is not None:
                 process.kill()
                 process.wait()
+
+    def _kill_all_inside(self) -> None:
+        """What jobs left: all that runs in the namespace, and nothing else does."""
+        own = os.readlink(f"/proc/{self._holder.pid}/ns/net")
+        if own == os.readlink("/proc/self/ns/net"):
+            return
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                if os.readlink(entry / "ns/net") == own and int(entry.name) != self._holder.pid:
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from gpujob_world import CLUSTER, JOB, NAMESPACE, GpuJobWorld, crash_after_submission, gpujob_world, until
+from gpujob_world import (
+    CLUSTER,
+    JOB,
+    NAMESPACE,
+    GpuJobWorld,
+    crash_after_submission,
+    gpujob_world,
+    record_phases,
+    until,
+)
 from slurm_kit import SlurmMachine, SlurmTestCluster, slurm_machine
 
 from coterie.gpujobs import storage
@@ -42,6 +52,8 @@ async def test_c78_files_go_out_and_results_come_back(world: GpuJobWorld, cluste
     """Phase, output, exit code, artifacts and GPU seconds come back; words of the user are data. A crash of the control plane
     between submission and record submits nothing twice. Cancel and delete end the Slurm job."""
     before = set(cluster.job_ids())
+    seen: dict[str, list[str]] = {}
+    recording = asyncio.ensure_future(record_phases(world, seen))
     submitted = crash_after_submission(world, "once")
     await world.submit(
         "sum",
@@ -98,6 +110,10 @@ async def test_c78_files_go_out_and_results_come_back(world: GpuJobWorld, cluste
     assert not (cluster.jobs / longer.metadata.uid).exists()
     assert cluster.run("squeue", "-h", "-t", "RUNNING,PENDING") == ""
     assert len(set(cluster.job_ids()) - before) == 5
+    recording.cancel()
+    assert seen["long"] == ["Created", "Submitting", "Waiting", "Running", "Failed"]
+    order = ["Creating", "Created", "Submitting", "Waiting", "Running", "Succeeded"]
+    assert seen["sum"] == [phase for phase in order if phase in seen["sum"]]
 
 
 async def test_slurm_of_this_machine(

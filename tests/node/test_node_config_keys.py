@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.base import pki
 from coterie.kube.agent.settings import PressureThreshold
-from coterie.kuscia.gateway.model import IngressListeners, Protocol, SocketAddress
+from coterie.kuscia.gateway.addresses import IngressListeners, Protocol, SocketAddress
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.kuscia.kusciaapi.settings import Timeouts
 from coterie.node import config

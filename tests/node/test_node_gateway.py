@@ -28,7 +28,8 @@ from mesh_kit import (
 
 from coterie.base import pki
 from coterie.kuscia.gateway import snapshot_source as feeds
-from coterie.kuscia.gateway.model import KeyPair, Protocol, SnapshotInputs
+from coterie.kuscia.gateway.addresses import KeyPair, Protocol
+from coterie.kuscia.gateway.model import SnapshotInputs
 from coterie.kuscia.gateway.settings import ExternalTls
 from coterie.kuscia.gateway.snapshot import EnvoyResources, snapshot
 

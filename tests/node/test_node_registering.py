@@ -27,8 +27,8 @@ from coterie.kube.api.types.core import CONFIG_MAPS, NAMESPACES
 from coterie.kube.control.manager import Manager
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DOMAINS
 from coterie.kuscia.extensions.agent_trust import fault
+from coterie.kuscia.gateway.addresses import Protocol
 from coterie.kuscia.gateway.handshake import crypto
-from coterie.kuscia.gateway.model import Protocol
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.node.parts.agent_endpoint import AgentTls

@@ -15,7 +15,7 @@ class LeanEvent(asyncio.Event):
 
     def __init__(self) -> None:
         self._value = False
-        self._waiters: list[asyncio.Future[Literal[True]]] | tuple[()] = ()
+        self._waiters: list[asyncio.Future[Literal[True]]] | tuple[()] = ()  # type: ignore[assignment]
 
     async def wait(self) -> Literal[True]:
         if self._value:

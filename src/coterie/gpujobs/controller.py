@@ -117,12 +117,12 @@ class GpuJobReconciler:
         self.pods = informers.get(PODS)
         self._sessions: dict[ObjectKey, tuple[tuple[str, int], SlurmSession]] = {}
         self._choosing = asyncio.Lock()
-        self._unpacking = asyncio.Lock()
-        """An archive of a few bytes may have hundreds of megabytes in it: one at a time, and not on the event loop."""
         self._assigned: dict[str, ObjectKey] = {}
         """By uid: clusters that were chosen and may not be in the cache yet."""
         self._missing_since: dict[str, float] = {}
         """By uid: when a job was first known to nobody, or its artifacts were first waited for."""
+        self._archives = asyncio.Semaphore(2)
+        """Archives that are unpacked in memory at one time: each may have MAX_UNPACKED bytes."""
         self._log = logger("controllers.gpujob")
 
     async def reconcile(self, key: ObjectKey) -> Result:
@@ -175,7 +175,7 @@ class GpuJobReconciler:
         if job.spec.empty:
             await self._write(job, plan.waiting_for_files(job.status, "waiting for a spec and files"))
             return DONE
-        async with self._unpacking:
+        async with self._archives:
             script = find_script(job.spec, await gather(self._client, job, self._read_table))
         slurm_script(job.spec, script)
         if job.status.phase in ("", CREATING):
@@ -222,36 +222,40 @@ class GpuJobReconciler:
                 await self._note_reachable(key, str(error))
                 continue
             await self._note_reachable(key, "")
-            assigned = self._assigned_to(key)
+            assigned, unsubmitted = self._assigned_to(key)
             queued = {entry.name.removeprefix("coterie-") for entry in snapshot.entries}
-            pending = snapshot.pending + len(assigned - queued)
+            pending = snapshot.pending + len(unsubmitted - queued)
             loads.append(plan.ClusterLoad(cluster.metadata.name, pending, len(assigned), cluster.spec.max_jobs))
         chosen = plan.choose_cluster(loads)
         if chosen is None:
             return "", "; ".join(problems) or "all clusters have as many GpuJobs as they may (maxJobs)"
         return chosen, ""
 
-    def _assigned_to(self, key: ObjectKey) -> set[str]:
-        found = set()
+    def _assigned_to(self, key: ObjectKey) -> tuple[set[str], set[str]]:
+        """Uids of GpuJobs that are at the cluster or on their way; and of those that may not be in its queue yet."""
+        found, unsubmitted = set(), set()
         for job in self.jobs.cache.list(key.namespace):
             uid = job.metadata.uid
             if job.status.cluster:
                 self._assigned.pop(uid, None)
                 if job.status.cluster == key.name and not job.finished:
                     found.add(uid)
-        return found | {uid for uid, chosen in self._assigned.items() if chosen == key}
+                    if not job.status.slurm_job_id:
+                        unsubmitted.add(uid)
+        chosen_now = {uid for uid, chosen in self._assigned.items() if chosen == key}
+        return found | chosen_now, unsubmitted | chosen_now
 
     async def _submit(self, job: GpuJob) -> Result:
         uid, cluster = job.metadata.uid, ObjectKey(job.metadata.namespace, job.status.cluster)
         session = await self._session(cluster)
-        async with self._unpacking:
+        async with self._archives:
             files = await gather(self._client, job, self._read_table)
             script = find_script(job.spec, files)
-            packed = await asyncio.to_thread(write_archive, files)
+            archive = await asyncio.to_thread(write_archive, files)
             del files
         text, options = slurm_script(job.spec, script), sbatch_options(job.spec, uid, script)
         try:
-            job_id = await session.submit(uid, text, options, packed)
+            job_id = await session.submit(uid, text, options, archive)
         except SubmitRefused as error:
             await self._fail(job, "SubmitRefused", str(error))
             return DONE
@@ -437,14 +441,14 @@ class GpuJobReconciler:
         if job.spec.empty:
             await self._write(job, plan.waiting_for_files(job.status, "waiting for a spec and files"))
             return DONE
-        async with self._unpacking:
+        async with self._archives:
             files = await gather(self._client, job, self._read_table)
-            packed = await asyncio.to_thread(write_archive, files)
+            archive = await asyncio.to_thread(write_archive, files)
             del files
-        body = pod_body(job, 0)
+        pod_body(job, 0)  # raises what is wrong with the job
         if job.status.phase in ("", CREATING):
             job = await self._write(job, msgspec.structs.replace(job.status, phase=CREATED, backend=POD, message=""))
-        parts = await storage.store(self._client, job, "files", packed, secret=True)
+        parts = await storage.store(self._client, job, "files", archive, secret=True)
         body = pod_body(job, parts)
         name = body["metadata"]["name"]
         try:
@@ -532,8 +536,8 @@ class GpuJobReconciler:
 
     async def _keep_artifacts(self, job: GpuJob, status: GpuJobStatus, packed: bytes) -> GpuJobStatus:
         """Packed again by us: nobody has to trust the archive that a job made."""
-        async with self._unpacking:
-            data, listed = await asyncio.to_thread(_packed_again, packed)
+        async with self._archives:
+            listed, data = await asyncio.to_thread(_repacked, packed)
         parts = await storage.store(self._client, job, "out", data)
         return msgspec.structs.replace(status, artifacts=listed, artifact_parts=parts, artifacts_sha256=digest(data))
 
@@ -618,12 +622,10 @@ class GpuJobReconciler:
         ]
 
 
-def _packed_again(packed: bytes) -> tuple[bytes, tuple[JobArtifact, ...]]:
+def _repacked(packed: bytes) -> tuple[tuple[JobArtifact, ...], bytes]:
     files = read_archive(packed)
-    found = (
-        JobArtifact(path=path, size=len(files[path].data), sha256=digest(files[path].data)) for path in sorted(files)
-    )
-    return write_archive(files), tuple(found)
+    listed = (JobArtifact(path=path, size=len(file.data), sha256=digest(file.data)) for path, file in files.items())
+    return tuple(sorted(listed, key=lambda each: each.path)), write_archive(files)
 
 
 def _tail(streams: dict[str, StreamEnd]) -> str:

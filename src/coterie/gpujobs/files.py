@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 MAX_PACKED = 16 * 1024 * 1024
 """Of an archive that is kept in the API."""
-MAX_UNPACKED = 256 * 1024 * 1024
+MAX_UNPACKED = 64 * 1024 * 1024
 MAX_FILES = 10_000
 MAX_MEMBERS = 2 * MAX_FILES
 """With directories and what is not taken."""

@@ -50,6 +50,5 @@ async def _from(client: Client, job: GpuJob, source: JobFiles, read_table: ReadT
     parts = await storage.load(client, namespace, uid, "in", source.upload.parts)
     if parts is None:
         raise FilesMissing(f"waiting for the upload of {source.upload.parts} part(s)")
-    sha256 = source.upload.sha256
-    files = await asyncio.to_thread(lambda: read_archive(join(parts, sha256)))
+    files = await asyncio.to_thread(read_archive, join(parts, source.upload.sha256))
     return {joined(source.path, name): file for name, file in files.items()}

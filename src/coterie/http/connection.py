@@ -361,6 +361,7 @@ class HttpConnection(asyncio.Protocol):
                 self._write_big(head, body)
             self._finished()
             return
+        sink: _ChunkedSink
         if response.stream_length >= 0:
             self._sink = sink = _SizedSink(self, response.stream)
             # The next piece is made while the last one is still being sent.

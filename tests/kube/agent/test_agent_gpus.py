@@ -90,14 +90,20 @@ async def test_a_pod_that_is_being_stopped_still_has_its_gpu(one_gpu: World) -> 
     stubborn = await one_gpu.pod("stubborn")
     await one_gpu.user.delete(PODS, "stubborn", "alice", grace=0)
     await one_gpu.create(wants("next"))
-    await one_gpu.settle(0.2)
-    manager = one_gpu.agent
-    assert manager is not None
     uid = stubborn["metadata"]["uid"]
-    running = any(run.state.running for run in one_gpu.machine.pods[uid].runs) if uid in one_gpu.machine.pods else False
-    assert not running or list(manager.devices.held) == [uid]
+    order: list[str] = []
+    for _ in range(600):
+        fake = one_gpu.machine.pods.get(uid)
+        stopped = fake is None or not any(run.state.running for run in fake.runs)
+        began = any(name == "next" for name, _, _ in one_gpu.machine.started)
+        for name, true in (("stopped", stopped), ("next began", began)):
+            if true and name not in order:
+                order.append(name)
+        if len(order) == 2:
+            break
+        await one_gpu.clock.advance(0.05)
+    assert order == ["stopped", "next began"]
     await one_gpu.pod_until("next", phase("Running"))
-    assert uid not in one_gpu.machine.pods
 
 
 async def test_an_agent_that_is_killed_does_not_give_the_gpu_again(one_gpu: World) -> None:

@@ -171,6 +171,9 @@ async def test_agents_of_one_machine_do_not_give_the_same_device(machine: Machin
         await bob.allocate(pod("c"))
     await alice.free("uid-a")
     await bob.allocate(pod("c"))
+    await bob.free("uid-b")
+    await bob.free("uid-c")
+    assert [file.name for file in (machine.root / "shared").iterdir()] == [".lock"], "nothing is left behind"
 
 
 async def test_who_waits_for_another_agent_tries_again(machine: Machine) -> None:

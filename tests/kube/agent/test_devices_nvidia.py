@@ -144,6 +144,19 @@ def test_the_driver_may_tell_itself_that_a_gpu_is_lost(tmp_path: Path) -> None:
     assert [each.reason for each in devices.faults(0.01)] == ["DeviceLost"]
 
 
+def test_without_events_gpus_are_still_asked_whether_they_answer(tmp_path: Path) -> None:
+    library = FakeNvml([gpu(0)])
+    now, slept = [100.0], []
+    devices = NvidiaDevices(library, machine_files(tmp_path, *library.gpus), clock=lambda: now[0], sleep=slept.append)
+    devices.discover()
+    library.events.put(FakeNvmlError(3))
+    assert devices.faults(5) == []
+    assert devices.faults(5) == [] and slept == [5]
+    library.gpus[0].lost = True
+    now[0] += 31
+    assert [each.reason for each in devices.faults(5)] == ["DeviceLost"]
+
+
 def test_measurements_have_the_names_and_units_of_dcgm(tmp_path: Path) -> None:
     devices = kind(tmp_path, FakeNvml([gpu(0)]))
     devices.discover()

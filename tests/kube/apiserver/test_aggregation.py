@@ -367,7 +367,7 @@ async def test_some_groups_are_always_answered_here(api: Api, wardle: Wardle, na
     await service(api)
     await api.patch(f"{SERVICES}/{name}", {"spec": remote(wardle)})
     assert await api.get(SERVICES) and await api.get("/api/v1/namespaces/default")
-    assert not api.server.aggregator.active
+    assert not api.server.aggregator.served
 
 
 @pytest.mark.parametrize(
@@ -444,9 +444,9 @@ async def test_groups_of_a_product_are_always_answered_here(wardle: Wardle):
     async with serving(Settings(extensions=[extension])) as api:
         await api.namespace("wardle")
         await api.post(SERVICES, registration("product.example.com", **remote(wardle)))
-        assert not api.server.aggregator.active
+        assert not api.server.aggregator.served
         await api.post(SERVICES, registration(**remote(wardle)))
-        assert api.server.aggregator.active
+        assert api.server.aggregator.served
 
 
 @pytest.mark.parametrize("query", ["watch=1", "watch=", "watch", "wat%63h=true", "limit=1&watch=t&watch=false"])

@@ -14,16 +14,10 @@ from aiohttp import web
 from gateway_kit import HOSTS, Domain, make_inputs, route, running, streaming_echo
 
 from coterie.base.tasks import TaskOwner
+from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.crypt.keys import keys_of
 from coterie.kuscia.gateway.crypt.process import BodyEncryptionProcess, CryptSettings
-from coterie.kuscia.gateway.model import (
-    DomainService,
-    Protocol,
-    RoutePort,
-    ServiceProtocol,
-    SnapshotInputs,
-    SocketAddress,
-)
+from coterie.kuscia.gateway.model import DomainService, RoutePort, ServiceProtocol, SnapshotInputs
 
 MARKER = b"the-marker-that-must-not-be-seen"
 ENCRYPTED: dict[str, Any] = {"body_encryption": "AES", "revisions": (1,)}

@@ -26,17 +26,9 @@ from aiohttp import web
 
 from coterie.base import pki
 from coterie.base.secret import SecretValue
+from coterie.kuscia.gateway.addresses import KeyPair, Protocol, SocketAddress
 from coterie.kuscia.gateway.envoy import Envoy, EnvoySettings
-from coterie.kuscia.gateway.model import (
-    DomainService,
-    KeyPair,
-    Protocol,
-    Route,
-    RoutePort,
-    ServiceProtocol,
-    SnapshotInputs,
-    SocketAddress,
-)
+from coterie.kuscia.gateway.model import DomainService, Route, RoutePort, ServiceProtocol, SnapshotInputs
 from coterie.kuscia.gateway.snapshot import snapshot
 
 HOSTS = {"alice": "127.0.1.1", "bob": "127.0.1.2", "joe": "127.0.1.3", "carol": "127.0.1.4"}

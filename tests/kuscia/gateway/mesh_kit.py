@@ -47,8 +47,8 @@ from coterie.kuscia.controllers.domain import controller as domain
 from coterie.kuscia.controllers.domainroute import controller as domainroute
 from coterie.kuscia.controllers.gateway import controller as gateway
 from coterie.kuscia.extensions.apiserver import KUSCIA
+from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.callers import PodCallers
-from coterie.kuscia.gateway.model import Protocol, SocketAddress
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.identity import domain_identity as identities

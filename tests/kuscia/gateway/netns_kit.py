@@ -15,7 +15,7 @@ from typing import TypeVar
 from aiohttp import web
 
 import root_kit
-from coterie.kuscia.gateway.model import SocketAddress
+from coterie.kuscia.gateway.addresses import SocketAddress
 
 T = TypeVar("T")
 

@@ -12,8 +12,9 @@ import pytest
 from gateway_kit import HOSTS, call, echo, free_port
 from mesh_kit import Plane, control_plane, until
 
+from coterie.kuscia.gateway.addresses import PodNetwork, SocketAddress
 from coterie.kuscia.gateway.callers import PodCallers
-from coterie.kuscia.gateway.model import PodCaller, PodNetwork, SnapshotInputs, SocketAddress
+from coterie.kuscia.gateway.model import PodCaller, SnapshotInputs
 from coterie.kuscia.gateway.pod_access import callers_in, pod_rules
 from coterie.kuscia.gateway.settings import GatewaySettings
 

@@ -14,10 +14,11 @@ from crypt_kit import ENCRYPTED
 from gateway_kit import token
 
 from coterie.base.secret import SecretValue
+from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.crypt.keys import KeyRing, KeyTable, RouteKeys, keys_of, read_keys, write_keys
 from coterie.kuscia.gateway.crypt.process import BodyEncryptionProcess, CryptSettings
 from coterie.kuscia.gateway.crypt.routing import refused
-from coterie.kuscia.gateway.model import DomainService, Protocol, Route, RoutePort, SnapshotInputs, SocketAddress
+from coterie.kuscia.gateway.model import DomainService, Route, RoutePort, SnapshotInputs
 from coterie.kuscia.gateway.snapshot import snapshot
 
 HERE = SnapshotInputs(

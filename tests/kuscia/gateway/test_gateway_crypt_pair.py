@@ -21,7 +21,8 @@ import pytest_asyncio
 from crypt_kit import ENCRYPTED, MARKER, Secretive, Wire, encrypting, mirror, secretive, with_crypt
 from gateway_kit import HOSTS, Http2Stream, make_inputs, route, running, token
 
-from coterie.kuscia.gateway.model import DomainService, Protocol, Route, RoutePort, TransitGrant
+from coterie.kuscia.gateway.addresses import Protocol
+from coterie.kuscia.gateway.model import DomainService, Route, RoutePort, TransitGrant
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIB = 1 << 20

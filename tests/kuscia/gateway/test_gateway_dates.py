@@ -20,9 +20,10 @@ from coterie.base import pki
 from coterie.base.clock import VirtualClock
 from coterie.base.secret import SecretValue
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, Domain, DomainRoute
+from coterie.kuscia.gateway.addresses import KeyPair, Protocol
 from coterie.kuscia.gateway.certificate_validity import is_undated, next_change, out_of_date
 from coterie.kuscia.gateway.handshake.pinned_certificates import PinMatch, Pins
-from coterie.kuscia.gateway.model import DomainService, KeyPair, Protocol, SnapshotInputs
+from coterie.kuscia.gateway.model import DomainService, SnapshotInputs
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, InputCache, inputs_of

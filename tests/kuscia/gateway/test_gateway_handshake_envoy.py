@@ -25,11 +25,12 @@ from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DomainRoute
 from coterie.kuscia.controllers.domainroute import controller as domainroute
 from coterie.kuscia.extensions.apiserver import KUSCIA
+from coterie.kuscia.gateway.addresses import Protocol
 from coterie.kuscia.gateway.handshake import negotiator
 from coterie.kuscia.gateway.handshake.effective_tokens import EffectiveTokens, tokens_of
 from coterie.kuscia.gateway.handshake.handshake_client import HttpHandshakeTransport
 from coterie.kuscia.gateway.handshake.server import HandshakeServer
-from coterie.kuscia.gateway.model import DomainService, Protocol, SnapshotInputs
+from coterie.kuscia.gateway.model import DomainService, SnapshotInputs
 
 PERIOD = 2
 ROUNDS = 4

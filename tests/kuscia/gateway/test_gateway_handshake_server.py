@@ -17,6 +17,7 @@ from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.http.messages import Request, Response
 from coterie.kube.client.informers import Informers
+from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.handshake import crypto
 from coterie.kuscia.gateway.handshake.handshake_client import (
     HandshakeTarget,
@@ -33,7 +34,6 @@ from coterie.kuscia.gateway.handshake.messages import (
     nanoseconds,
 )
 from coterie.kuscia.gateway.handshake.server import HandshakeServer
-from coterie.kuscia.gateway.model import SocketAddress
 
 TO_BOB = HandshakeTarget("alice", "bob")
 

@@ -14,7 +14,8 @@ from random import Random
 import pytest
 from gateway_kit import HOSTS, client_tls, echo, identity, make_inputs, pair, pem, route, running, token
 
-from coterie.kuscia.gateway.model import DomainService, KeyPair, Protocol, SocketAddress, Tuning
+from coterie.kuscia.gateway.addresses import KeyPair, Protocol, SocketAddress
+from coterie.kuscia.gateway.model import DomainService, Tuning
 
 GOOD = (
     b"Host: echo.bob.svc\r\nKuscia-Source: alice\r\nKuscia-Token: " + token("alice", "bob").reveal().encode() + b"\r\n"

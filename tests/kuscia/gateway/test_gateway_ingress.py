@@ -22,8 +22,9 @@ from coterie.base.tasks import TaskOwner
 from coterie.kube.api.types.ingress import INGRESSES
 from coterie.kube.client.informers import Informers
 from coterie.kube.network.ingress.plan import IngressObjects, ingress_table
+from coterie.kuscia.gateway.addresses import IngressListeners, PodNetwork, Protocol, SocketAddress
 from coterie.kuscia.gateway.ingress_status import IngressStatuses, point_of, points
-from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, Protocol, SnapshotInputs, SocketAddress, Tuning
+from coterie.kuscia.gateway.model import SnapshotInputs, Tuning
 from coterie.kuscia.gateway.pod_upstreams import is_ordinary_pod
 from coterie.kuscia.gateway.snapshot import snapshot
 

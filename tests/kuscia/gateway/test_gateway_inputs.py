@@ -18,17 +18,10 @@ from coterie.base.secret import SecretValue
 from coterie.kube.api.types import network
 from coterie.kuscia.api.labels import COTERIE_PARTNER_CERTIFICATE
 from coterie.kuscia.api.types.domain import Domain, DomainRoute, DomainRouteStatus, Gateway
+from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.clusters import clusters
 from coterie.kuscia.gateway.heartbeat import members_of, network_status
-from coterie.kuscia.gateway.model import (
-    Protocol,
-    Route,
-    RoutePort,
-    ServiceProtocol,
-    SnapshotInputs,
-    SnapshotProblem,
-    SocketAddress,
-)
+from coterie.kuscia.gateway.model import Route, RoutePort, ServiceProtocol, SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 from coterie.kuscia.gateway.snapshot import snapshot

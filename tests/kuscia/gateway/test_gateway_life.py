@@ -34,17 +34,10 @@ from gateway_kit import (
 
 from coterie.base.log_rotation import Rotation
 from coterie.base.secret import SecretValue
+from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.admin import log_tail
 from coterie.kuscia.gateway.envoy import Envoy
-from coterie.kuscia.gateway.model import (
-    DomainService,
-    Protocol,
-    Route,
-    SnapshotInputs,
-    SocketAddress,
-    TaskBandwidthLimit,
-    TransitGrant,
-)
+from coterie.kuscia.gateway.model import DomainService, Route, SnapshotInputs, TaskBandwidthLimit, TransitGrant
 from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, EnvoyResources, snapshot
 
 MIB = 1 << 20

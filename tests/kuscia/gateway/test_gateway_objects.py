@@ -11,6 +11,7 @@ from gateway_kit import pem
 
 from coterie.base.secret import SecretValue
 from coterie.kube.api.types import network
+from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.admin import pending, read_stats, refusals
 from coterie.kuscia.gateway.model import (
     Affinity,
@@ -19,7 +20,6 @@ from coterie.kuscia.gateway.model import (
     Route,
     RoutePort,
     SnapshotProblem,
-    SocketAddress,
     TaskBandwidthLimit,
 )
 from coterie.kuscia.gateway.objects import limits_of, route_of, service_of

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from gateway_kit import Http2Stream, Pair, call, client_tls, pair, token
 
-from coterie.kuscia.gateway.model import Protocol
+from coterie.kuscia.gateway.addresses import Protocol
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIB = 1 << 20

@@ -20,15 +20,8 @@ from gateway_kit import Domain, client_tls, echo, make_inputs, pem, running, tok
 from netns_kit import Namespace, namespace, needs_root
 
 from coterie.kuscia.gateway import orphaned_envoy
-from coterie.kuscia.gateway.model import (
-    DomainService,
-    PodCaller,
-    PodNetwork,
-    Protocol,
-    Route,
-    ServiceProtocol,
-    SocketAddress,
-)
+from coterie.kuscia.gateway.addresses import PodNetwork, Protocol, SocketAddress
+from coterie.kuscia.gateway.model import DomainService, PodCaller, Route, ServiceProtocol
 from coterie.kuscia.gateway.pod_access import callers_in, pod_rules
 from coterie.kuscia.gateway.snapshot import snapshot
 

@@ -14,19 +14,17 @@ from hypothesis import strategies as st
 
 from coterie.base.pki import fingerprint, load_certificate
 from coterie.base.secret import SecretValue
+from coterie.kuscia.gateway.addresses import PodNetwork, Protocol, SocketAddress
 from coterie.kuscia.gateway.model import (
     Affinity,
     Authentication,
     DomainService,
     PodCaller,
-    PodNetwork,
-    Protocol,
     Route,
     RoutePort,
     ServiceProtocol,
     SnapshotInputs,
     SnapshotProblem,
-    SocketAddress,
     TaskBandwidthLimit,
     TransitGrant,
 )

@@ -34,14 +34,13 @@ from gateway_kit import (
 from coterie.kube.api.meta import ObjectMeta
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import DomainRoute, RouteSpec
+from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.model import (
     DomainService,
-    Protocol,
     Route,
     RoutePort,
     ServiceProtocol,
     SnapshotInputs,
-    SocketAddress,
     TransitGrant,
 )
 from coterie.kuscia.gateway.snapshot import snapshot

@@ -35,14 +35,13 @@ from gateway_kit import (
 )
 
 from coterie.base import pki
+from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.model import (
     DomainService,
-    Protocol,
     Route,
     RoutePort,
     ServiceProtocol,
     SnapshotInputs,
-    SocketAddress,
     TransitGrant,
 )
 from coterie.kuscia.gateway.snapshot import snapshot

@@ -28,7 +28,7 @@ from coterie.kuscia.api.types.domain import (
     Domain,
     RouteToken,
 )
-from coterie.kuscia.gateway.model import Protocol, SocketAddress
+from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.registration.master_trust import with_pin
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 

@@ -5,15 +5,21 @@ Allowed are the machine itself, the addresses and networks that the configuratio
 
 from __future__ import annotations
 
-import gzip
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from coterie.base.exposition import CONTENT_TYPE
+from coterie.base.lazy_import import lazy_import
 from coterie.base.secret import SecretValue
 from coterie.http.messages import Request, Response
 from coterie.kube.metrics.sources import MetricsPage
+
+if TYPE_CHECKING:
+    import gzip
+else:
+    gzip = lazy_import("gzip")
 
 _PATHS = ("/metrics", "/")
 _COMPRESSED_FROM = 4096

@@ -13,7 +13,8 @@ from pathlib import Path
 from coterie.base import pki
 from coterie.base.files import private_directory, read_bytes_or_none, write_atomic
 from coterie.kuscia.api.types.domain import DomainRoute, MtlsConfig
-from coterie.kuscia.gateway.model import KeyPair, SnapshotProblem
+from coterie.kuscia.gateway.addresses import KeyPair
+from coterie.kuscia.gateway.model import SnapshotProblem
 
 
 class ClientKeyFiles:

@@ -12,16 +12,15 @@ import hashlib
 from collections.abc import Sequence
 
 from coterie.kuscia.gateway import tls
+from coterie.kuscia.gateway.addresses import PodNetwork, SocketAddress
 from coterie.kuscia.gateway.crypt import config as crypt
 from coterie.kuscia.gateway.egress import outbound_name
 from coterie.kuscia.gateway.model import (
     DomainService,
-    PodNetwork,
     Route,
     RoutePort,
     SnapshotInputs,
     SnapshotProblem,
-    SocketAddress,
     Tuning,
 )
 from coterie.kuscia.gateway.names import HTTP_OPTIONS, Json, T, address, seconds

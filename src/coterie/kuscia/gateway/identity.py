@@ -21,8 +21,9 @@ from functools import lru_cache
 from typing import Any
 
 from coterie.base.pki import PkiError, fingerprint, load_certificate
+from coterie.kuscia.gateway.addresses import Protocol
 from coterie.kuscia.gateway.matching import by_header, by_sender, then, verdict
-from coterie.kuscia.gateway.model import NOOP_TOKEN, Authentication, Protocol, Route, SnapshotInputs, SnapshotProblem
+from coterie.kuscia.gateway.model import NOOP_TOKEN, Authentication, Route, SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.names import (
     EARLY_MUTATION,
     HANDSHAKE_CLUSTER,

@@ -26,9 +26,10 @@ from coterie.kube.network.ingress.model import (
     VirtualHost,
 )
 from coterie.kuscia.gateway import tls
+from coterie.kuscia.gateway.addresses import IngressListeners, SocketAddress
 from coterie.kuscia.gateway.clusters import NEVER_ARRIVED, cluster
 from coterie.kuscia.gateway.identity import early_mutation
-from coterie.kuscia.gateway.model import IngressListeners, SnapshotInputs, SocketAddress, Tuning
+from coterie.kuscia.gateway.model import SnapshotInputs, Tuning
 from coterie.kuscia.gateway.names import (
     DOWNSTREAM_TLS,
     ENCRYPT_IV,

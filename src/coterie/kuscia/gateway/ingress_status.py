@@ -10,7 +10,7 @@ from coterie.kube.api.types.ingress import INGRESSES, Ingress, LoadBalancerPoint
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
-from coterie.kuscia.gateway.model import IngressListeners
+from coterie.kuscia.gateway.addresses import IngressListeners
 
 
 class IngressStatuses:

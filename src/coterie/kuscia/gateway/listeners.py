@@ -14,10 +14,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from coterie.kuscia.gateway import identity, ingress, tls, transit, tunnel
+from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.clusters import http2_options
 from coterie.kuscia.gateway.crypt import config as crypt
 from coterie.kuscia.gateway.crypt.exchange import RouteSide
-from coterie.kuscia.gateway.model import Protocol, SnapshotInputs, SocketAddress
+from coterie.kuscia.gateway.model import SnapshotInputs
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     AUTH_FILTER,

@@ -17,11 +17,7 @@ from pathlib import Path
 
 from coterie.base.secret import SecretValue
 from coterie.kube.network.ingress.model import NO_INGRESS, IngressTable
-from coterie.kuscia.gateway.listening import IngressListeners as IngressListeners
-from coterie.kuscia.gateway.listening import KeyPair as KeyPair
-from coterie.kuscia.gateway.listening import PodNetwork as PodNetwork
-from coterie.kuscia.gateway.listening import Protocol as Protocol
-from coterie.kuscia.gateway.listening import SocketAddress as SocketAddress
+from coterie.kuscia.gateway.addresses import IngressListeners, KeyPair, PodNetwork, Protocol, SocketAddress
 
 MASTER = "master"
 """The name under which a control plane is reached besides its own domain's."""

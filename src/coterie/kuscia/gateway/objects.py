@@ -17,16 +17,15 @@ from coterie.base.secret import SecretValue
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types import network
 from coterie.kuscia.api import labels
+from coterie.kuscia.gateway.addresses import KeyPair, SocketAddress
 from coterie.kuscia.gateway.model import (
     Affinity,
     Authentication,
     DomainService,
-    KeyPair,
     Route,
     RoutePort,
     ServiceProtocol,
     SnapshotProblem,
-    SocketAddress,
     TaskBandwidthLimit,
 )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from coterie.base.lazy_import import lazy_import
 from coterie.base.paths import DomainPaths
-from coterie.kuscia.gateway.listening import SocketAddress
+from coterie.kuscia.gateway.addresses import SocketAddress
 
 if TYPE_CHECKING:
     import tempfile

@@ -19,8 +19,9 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Network
 from typing import Any
 
+from coterie.kuscia.gateway.addresses import PodNetwork
 from coterie.kuscia.gateway.matching import by_header, by_sender, header_like, then, verdict
-from coterie.kuscia.gateway.model import PodCaller, PodNetwork, SnapshotInputs
+from coterie.kuscia.gateway.model import PodCaller, SnapshotInputs
 from coterie.kuscia.gateway.names import API_SERVICE, HANDSHAKE_SERVICE, KUSCIA_API_SERVICE, RBAC, Json
 
 AUTHORITY, _PATH = ":authority", ":path"

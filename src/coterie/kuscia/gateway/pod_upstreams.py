@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
-from coterie.kuscia.gateway.model import DomainService, PodNetwork, SocketAddress
+from coterie.kuscia.gateway.addresses import PodNetwork, SocketAddress
+from coterie.kuscia.gateway.model import DomainService
 from coterie.kuscia.gateway.names import Json
 
 _FIRST_POD = 2

@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass
 
 from coterie.base.secret import SecretValue
+from coterie.kuscia.gateway.addresses import PodNetwork
 from coterie.kuscia.gateway.clusters import ENDPOINT_KEY, NEVER_ARRIVED, is_direct, service_name
-from coterie.kuscia.gateway.model import DomainService, PodNetwork, Route, SnapshotInputs
+from coterie.kuscia.gateway.model import DomainService, Route, SnapshotInputs
 from coterie.kuscia.gateway.names import APPEND, ORIGIN, PREVIOUS_HOSTS, SESSION, SOURCE, Json, header, literal, seconds
 from coterie.kuscia.gateway.snapshot_cache import remembered
 

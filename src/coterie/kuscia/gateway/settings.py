@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.secret import SecretValue
-from coterie.kuscia.gateway.listening import IngressListeners, KeyPair, PodNetwork, Protocol, SocketAddress
+from coterie.kuscia.gateway.addresses import IngressListeners, KeyPair, PodNetwork, Protocol, SocketAddress
 
 INTERNAL = SocketAddress("127.0.0.1", 80)
 EXTERNAL = SocketAddress("0.0.0.0", 1080)

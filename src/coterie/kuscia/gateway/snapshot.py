@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coterie.kuscia.gateway import identity, ingress, peer_gateways, tls, transit, tunnel
+from coterie.kuscia.gateway.addresses import Protocol
 from coterie.kuscia.gateway.clusters import clusters
 from coterie.kuscia.gateway.crypt import routing as crypt
 from coterie.kuscia.gateway.listeners import filter_file, listeners, route_file
-from coterie.kuscia.gateway.model import Protocol, SnapshotInputs, SnapshotProblem
+from coterie.kuscia.gateway.model import SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.names import (
     AUTH_FILTER,
     CARES,

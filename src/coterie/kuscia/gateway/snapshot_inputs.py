@@ -32,18 +32,16 @@ from coterie.kube.network.ingress.plan import NO_OBJECTS, IngressObjects, ingres
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domainroutes import route_faults
 from coterie.kuscia.api.types.domain import KUSCIA_PROTOCOL, Domain, DomainRoute, Gateway
+from coterie.kuscia.gateway.addresses import KeyPair, Protocol, SocketAddress
 from coterie.kuscia.gateway.certificate_validity import next_change, out_of_date
 from coterie.kuscia.gateway.model import (
     MASTER,
     DomainService,
-    KeyPair,
     PodCaller,
-    Protocol,
     Route,
     RoutePort,
     SnapshotInputs,
     SnapshotProblem,
-    SocketAddress,
 )
 from coterie.kuscia.gateway.names import API_SERVICE, HANDSHAKE_SERVICE, KUSCIA_API_SERVICE
 from coterie.kuscia.gateway.objects import limits_of, route_of, service_of

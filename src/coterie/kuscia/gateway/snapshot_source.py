@@ -29,6 +29,7 @@ from coterie.kube.api.types.network import SERVICES
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, GATEWAYS, DomainRoute
+from coterie.kuscia.gateway.addresses import PodNetwork, SocketAddress
 from coterie.kuscia.gateway.bearer import BearerTokens
 from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.gateway.client_certificates import ClientKeyFiles
@@ -36,7 +37,7 @@ from coterie.kuscia.gateway.crypt.keys import keys_of
 from coterie.kuscia.gateway.crypt.process import BodyEncryptionProcess
 from coterie.kuscia.gateway.envoy import Applied, Envoy
 from coterie.kuscia.gateway.listeners import filter_file
-from coterie.kuscia.gateway.model import PodCaller, PodNetwork, Route, SnapshotInputs, SnapshotProblem, SocketAddress
+from coterie.kuscia.gateway.model import PodCaller, Route, SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.names import POD_FILTER
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.pod_access import callers_in

@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from coterie.kuscia.gateway.addresses import KeyPair, Protocol
 from coterie.kuscia.gateway.certificate_validity import is_undated
 from coterie.kuscia.gateway.identity import about, pins
-from coterie.kuscia.gateway.model import KeyPair, Protocol, Route, RoutePort, SnapshotInputs, SnapshotProblem
+from coterie.kuscia.gateway.model import Route, RoutePort, SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.names import DOWNSTREAM_TLS, UPSTREAM_TLS, Json, file_source
 
 OWN = "own"

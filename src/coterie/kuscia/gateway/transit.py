@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import DomainRoute
 from coterie.kuscia.gateway import tls
+from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.clusters import cluster, hop_options, http2_options
 from coterie.kuscia.gateway.egress import (
     TRANSIT,
@@ -37,7 +38,7 @@ from coterie.kuscia.gateway.egress import (
     outbound_name,
 )
 from coterie.kuscia.gateway.identity import access_of_domains, pins
-from coterie.kuscia.gateway.model import Route, RoutePort, SnapshotInputs, SnapshotProblem, SocketAddress, TransitGrant
+from coterie.kuscia.gateway.model import Route, RoutePort, SnapshotInputs, SnapshotProblem, TransitGrant
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     HCM,

@@ -22,10 +22,11 @@ refusal that says so.
 from __future__ import annotations
 
 from coterie.kuscia.gateway import tls
+from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.clusters import cluster, http2_options
 from coterie.kuscia.gateway.egress import TUNNEL, outbound_name
 from coterie.kuscia.gateway.identity import about, access_of_anyone, pins
-from coterie.kuscia.gateway.model import Route, RoutePort, SnapshotInputs, SnapshotProblem, SocketAddress
+from coterie.kuscia.gateway.model import Route, RoutePort, SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     COMPOSITE_CLUSTER,

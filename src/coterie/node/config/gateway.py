@@ -23,7 +23,7 @@ from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kube.network.dns.settings import Nameserver
-from coterie.kuscia.gateway.listening import IngressListeners, KeyPair, Protocol, SocketAddress
+from coterie.kuscia.gateway.addresses import IngressListeners, KeyPair, Protocol, SocketAddress
 from coterie.kuscia.gateway.settings import ExternalTls, GatewaySettings, MasterEndpoint
 from coterie.node.config.reading import PORTS, Block, ConfigError, is_address
 from coterie.node.config.settings import DnsConfig, InlineFile, Notice

@@ -29,6 +29,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.manager import Runnable
+from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.bearer import BearerTokens
 from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.gateway.crypt.process import BodyEncryptionProcess, CryptSettings
@@ -40,7 +41,7 @@ from coterie.kuscia.gateway.handshake.pinned_certificates import domain_certific
 from coterie.kuscia.gateway.handshake.server import HandshakeServer
 from coterie.kuscia.gateway.heartbeat import Heartbeat
 from coterie.kuscia.gateway.ingress_status import IngressStatuses, point_of
-from coterie.kuscia.gateway.model import Route, SocketAddress
+from coterie.kuscia.gateway.model import Route
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.registration.server import RegistrationServer
 from coterie.kuscia.gateway.settings import GatewaySettings

@@ -17,7 +17,7 @@ from coterie.base.log import logger
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
 from coterie.kube.control.on_demand_process import NamespaceListeners
-from coterie.kuscia.gateway.model import SocketAddress
+from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.kusciaapi import server_certificates
 from coterie.kuscia.kusciaapi.process import GATE_SOCKET, KusciaApiProcess

@@ -7,17 +7,16 @@ import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coterie import __version__
 from coterie.base.clock import Clock
 from coterie.base.exposition import Family, labels
+from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
 from coterie.http.server import HttpServer
-from coterie.kube.agent.devices.manager import DeviceManager
-from coterie.kube.agent.runtimes.by_handler import RuntimesByHandler
-from coterie.kube.agent.server.usage_metrics import ContainerUsageSource
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.control.manager import Runnable
 from coterie.kube.metrics.endpoint import MetricsEndpoint, ScrapeAccess
@@ -28,6 +27,15 @@ from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.config.settings import MetricsConfig
 from coterie.node.parts.apiserver import ApiPlane
 from coterie.node.parts.context import NodeContext
+
+if TYPE_CHECKING:
+    from coterie.kube.agent.devices import manager
+    from coterie.kube.agent.runtimes import by_handler
+    from coterie.kube.agent.server import usage_metrics
+else:
+    manager = lazy_import("coterie.kube.agent.devices.manager")
+    by_handler = lazy_import("coterie.kube.agent.runtimes.by_handler")
+    usage_metrics = lazy_import("coterie.kube.agent.server.usage_metrics")
 
 log = logger("node")
 
@@ -56,8 +64,8 @@ def _slow_sources(node: NodeContext) -> Sequence[MetricsSource]:
         found = {"job": marks.get(KUSCIA_JOB_ID, ""), "task": marks.get(KUSCIA_TASK_ID, "")}
         return {**found, "party": node.settings.domain} if found["task"] else {}
 
-    usage = ContainerUsageSource(node.get("pod_runtime", RuntimesByHandler), belongs_to)
-    devices = node.find("devices", DeviceManager)
+    usage = usage_metrics.ContainerUsageSource(node.get("pod_runtime", by_handler.RuntimesByHandler), belongs_to)
+    devices = node.find("devices", manager.DeviceManager)
     return [usage, *([devices] if devices is not None else [])]
 
 

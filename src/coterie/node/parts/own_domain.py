@@ -30,7 +30,7 @@ from coterie.kube.api.meta import ObjectMeta
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import RunOnce
 from coterie.kuscia.api.types.domain import DOMAINS, Domain, DomainSpec
-from coterie.kuscia.gateway.listening import Protocol
+from coterie.kuscia.gateway.addresses import Protocol
 from coterie.node.config import ConfigError, NodeSettings
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from coterie.kube.network.rootless import enter
 from coterie.kube.network.rootless.client import Relay, RelaySettings
 from coterie.kube.network.rootless.probe import UNSHARE, remedy_here
 from coterie.kuscia.engine.remote_groups import AppliedRemotePods
-from coterie.kuscia.gateway.model import IngressListeners, PodNetwork, SocketAddress
+from coterie.kuscia.gateway.addresses import IngressListeners, PodNetwork, SocketAddress
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.cluster_network import GATEWAY_PORT
 from coterie.node.config import AgentConfig, ConfigError, NodeSettings

@@ -63,6 +63,13 @@ class MachineClaims:
         for each in ids:
             write_atomic(self._file(each), msgspec.json.encode(DeviceClaim(self._own, pod)), durable=False)
 
+    def drop(self, ids: Collection[str], pod: str) -> None:
+        """With the lock; after the own record was written."""
+        own = DeviceClaim(self._own, pod)
+        for each in ids:
+            if self._claim(each) == own:
+                self._file(each).unlink(missing_ok=True)
+
     def _is_foreign(self, device: str) -> bool:
         claim = self._claim(device)
         if claim is None or claim.records == self._own:

@@ -171,7 +171,11 @@ class DeviceManager:
         self._records = found
         if resources and resources != found.resources:
             self._records = replace(found, resources=tuple(sorted({*found.resources, *resources})))
-            records.save(self._directory, self._records)
+            try:
+                records.save(self._directory, self._records)
+            except OSError as error:
+                # Pods are given no devices then; everything else goes on.
+                log.error("The record of device allocations cannot be written", error=error)
 
     # What the Node says.
 
@@ -290,19 +294,29 @@ class DeviceManager:
         self._unrecorded.discard(uid)
         if uid in self._records.pods:
             async with self._lock:
-                kept = {each: held for each, held in self._records.pods.items() if each != uid}
-                changed = replace(self._records, pods=kept)
-                await self._in_thread(records.save, self._directory, changed)
-                self._records = changed
+                self._records = await self._in_thread(self._free_locked, uid)
             log.info("Devices of a pod are free", uid=uid)
         if self._waiting:
             self.on_free(frozenset(self._waiting))
+
+    def _free_locked(self, uid: str) -> AllocationRecords:
+        """In a thread. The record first: a claim that it does not confirm is void."""
+        with self._claims.locked():
+            kept = {each: held for each, held in self._records.pods.items() if each != uid}
+            changed = replace(self._records, pods=kept)
+            records.save(self._directory, changed)
+            if uid in self._records.pods:
+                self._claims.drop(self._records.pods[uid].ids(), uid)
+            return changed
 
     async def adopt(self, known: Collection[str], running: Sequence[Object]) -> None:
         """Called once, when the pods of this node are known: `known` are the uids of all, `running` those that have running
         containers. Records of others are dropped."""
         for uid in [uid for uid in self._records.pods if uid not in known]:
-            await self.free(uid)
+            try:
+                await self.free(uid)
+            except OSError as error:
+                log.error("The record of device allocations cannot be written", error=error, uid=uid)
         for pod in running:
             uid = pod_model.uid_of(pod)
             if uid in self._records.pods or not self.resources_of(pod):

@@ -78,7 +78,7 @@ class ImageCollector:
         async with self._turn:
             images = self._store.images()
             used = self._used()
-            self._store.mark_used(used.ids)
+            self._store.mark_used({image.id for image in images if image.layers and image.id in used.ids})
             try:
                 names = {*used.names, *await self._served()}
             except (ApiError, TransportError) as problem:

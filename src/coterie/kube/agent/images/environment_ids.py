@@ -1,5 +1,5 @@
-"""Ids of host environments for an agent: a container's start does not wait until all files were looked at, unless its image
-is required to have a certain id."""
+"""Ids of host environments for an agent: a container's start does not wait until all files were looked at, unless it is the first one
+or its image is required to have a certain id."""
 
 from __future__ import annotations
 
@@ -32,12 +32,18 @@ class EnvironmentIds:
         self._known: dict[str, _Known] = {}
 
     async def id_of(self, image: StoredImage, *, exact: bool) -> str:
-        """As the files are now (`exact`), or as they were when they were last looked at. Raises OSError when `exact`."""
+        """As the files are now (`exact`), or as they were when they were last looked at; the first time it is waited for.
+        Raises OSError when `exact`."""
         known = self._known.get(image.name)
         if known is None or known.image != image:
             known = self._known[image.name] = _Known(image)
         if exact:
             return await self._refresh(known)
+        if not known.id and known.seen_at == float("-inf"):
+            try:
+                return await self._refresh(known)
+            except OSError as problem:
+                self._failed(known, problem)
         if self._clock.monotonic() - known.seen_at >= _FRESH_SECONDS and known.refreshing is None:
             known.refreshing = asyncio.create_task(self._refresh(known), name=f"environment {image.name}")
             known.refreshing.add_done_callback(lambda task: self._refreshed(known, task))
@@ -46,8 +52,11 @@ class EnvironmentIds:
     def _refreshed(self, known: _Known, task: asyncio.Task[str]) -> None:
         known.refreshing = None
         if not task.cancelled() and (problem := task.exception()) is not None:
-            known.seen_at = self._clock.monotonic()
-            log.warning("The files of a host environment cannot be read", image=known.image.name, error=problem)
+            self._failed(known, problem)
+
+    def _failed(self, known: _Known, problem: BaseException) -> None:
+        known.seen_at = self._clock.monotonic()
+        log.warning("The files of a host environment cannot be read", image=known.image.name, error=problem)
 
     async def _refresh(self, known: _Known) -> str:
         stamp = await asyncio.to_thread(environment_stamp, known.image)

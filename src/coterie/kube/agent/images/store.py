@@ -210,7 +210,7 @@ class ImageStore:
 
     @contextlib.contextmanager
     def _locked(self, kind: int) -> Iterator[bool]:
-        private_directory(self.directory)
+        self.directory.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
         with _flocked(self.directory / "lock", kind) as held:
             yield held
 

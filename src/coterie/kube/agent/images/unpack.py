@@ -47,7 +47,7 @@ class LayerMember(tarfile.TarInfo):
 
     def _block(self, count: int) -> int:
         if count < 0:  # it would lead tarfile back to where it was, for ever
-            raise ImageError("the image has a file with a negative size")
+            raise ImageError("the image has a file with an impossible size")
         return int(super()._block(count))  # type: ignore[misc]
 
     def _proc_gnusparse_10(self, *_: object) -> None:

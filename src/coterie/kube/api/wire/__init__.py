@@ -34,8 +34,8 @@ def decode(body: bytes) -> dict[str, Any]:
     return protobuf.decode(body)
 
 
-def message_of_kind(api_version: str, kind: str) -> str | None:
-    """The name of the message of a kind; None: it has none, as all kinds that are not built in."""
+def message_of_kind(api_version: str, kind: str) -> table.Message | None:
+    """None: the kind has no such form, as all kinds that are not built in."""
     return table.message_of_kind(api_version, kind)
 
 

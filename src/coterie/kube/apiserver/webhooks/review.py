@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from coterie.http.messages import UserInfo
-from coterie.kube.api import errors, patch
+from coterie.kube.api import errors
+from coterie.kube.api.patch.jsonpatch import json_patch
 from coterie.kube.api.resources import Resource
 
 Object = dict[str, Any]
@@ -199,7 +200,7 @@ def _short(value: Any) -> str:
 def patched(obj: Object, operations: list[Object], webhook: str) -> Object:
     """The object as the webhook wants it. Raises InternalError for what no webhook may do."""
     try:
-        new = patch.json_patch(obj, operations)
+        new = json_patch(obj, operations)
     except (errors.ApiError, RecursionError) as problem:
         why = problem.message if isinstance(problem, errors.ApiError) else "nested too deeply"
         raise internal(f'admission webhook "{webhook}" returned a patch that cannot be applied: {why}') from problem

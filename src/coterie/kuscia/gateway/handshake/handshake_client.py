@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from coterie.http.plain_client import HttpFailure, Pool
+from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.handshake.messages import MAX_BODY, HandshakeFault, readable
-from coterie.kuscia.gateway.model import SocketAddress
 from coterie.kuscia.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, SOURCE
 
 CALL_SECONDS = 10.0

@@ -33,6 +33,8 @@ CAPABILITIES = (
 """By number."""
 _MOST_OPEN_FILES = 1 << 20
 _LARGEST_FAMILY = 63
+_OWN_PROCESSES = 32
+"""Of the shim and of the runtime while it starts a container: they are the same user's, and counted with it."""
 _CLONE_FLAGS = tuple(1 << bit for bit in range(32) if seccomp.NAMESPACE_FLAGS >> bit & 1)
 
 
@@ -123,7 +125,8 @@ def limits(spec: dict[str, Any], hard: dict[str, int], powers: dict[str, Any]) -
         if memory and not powers["cgroup_memory"] and spec["tool"]["handler"] != "runc":
             found.append(_limit("RLIMIT_DATA", memory, memory, hard))
         if wanted["pids"] and not powers["cgroup_pids"] and own_users and not spec["privileged"]:
-            found.append(_limit("RLIMIT_NPROC", wanted["pids"], wanted["pids"], hard))
+            most = wanted["pids"] + _OWN_PROCESSES
+            found.append(_limit("RLIMIT_NPROC", most, most, hard))
     if wanted.get("files"):
         found.append(_limit("RLIMIT_NOFILE", wanted["files"], max(wanted["files"], _MOST_OPEN_FILES), hard))
     if wanted.get("file_bytes"):

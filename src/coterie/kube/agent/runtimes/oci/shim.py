@@ -351,9 +351,11 @@ def _write(path: str, text: str) -> None:
 
 
 def _join(setup: ChildSetup, pid: int) -> None:
-    # The network too, in which the sandbox listens; before the user namespace, to which it does not belong.
-    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    for handle, kind in [(network, linux.CLONE_NEWNET), *child.handles_of(pid, ("user", "pid", "mnt"))]:
+    handles = child.handles_of(pid, ("user", "pid", "mnt"))
+    if setup.powers["network"]:
+        # In which the sandbox listens; before the user namespace, to which it does not belong.
+        handles.insert(0, (os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC), linux.CLONE_NEWNET))
+    for handle, kind in handles:
         linux.setns(handle, kind)
         os.close(handle)
     if setup.spec.get("slot") is not None:

@@ -1,4 +1,4 @@
-"""Where a gateway listens, and with which keys: the part of its model that a configuration is made of."""
+"""Addresses, keys and listeners of a gateway: the part of its model that a configuration is made of."""
 
 from __future__ import annotations
 
