@@ -300,6 +300,20 @@ def test_options_that_a_job_cannot_have(option: str) -> None:
         directives(f"#!/bin/sh\n#SBATCH {option}\n")
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["--time=5 --array=1-1000", "-t 5 -a 1-9", "--arra=1-9", "-Ha1-9", "-kW", "--comment='x y' --wrap=ls", "-t 'x"],
+)
+def test_refused_options_behind_others_and_abbreviated(line: str) -> None:
+    with pytest.raises(InvalidFiles):
+        directives(f"#!/bin/sh\n#SBATCH {line}\n")
+
+
+def test_options_that_look_like_refused_ones_hold() -> None:
+    lines = ("--export=ALL", "--account=a -p gpu", "-A array", "--wait-all-nodes=1")
+    assert directives("".join(f"#SBATCH {line}\n" for line in lines)) == tuple(f"#SBATCH {line}" for line in lines)
+
+
 @pytest.mark.parametrize("names", [[], ["a.slurm", "b.slurm"]])
 def test_without_a_command_there_is_one_batch_script(names: list[str]) -> None:
     with pytest.raises(InvalidFiles, match="instead of one"):

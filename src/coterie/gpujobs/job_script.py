@@ -31,6 +31,10 @@ _OURS = frozenset(
 _REFUSED = frozenset(
     ("array", "a", "wrap", "uid", "gid", "clusters", "M", "cluster", "wait", "W", "test-only", "export-file")
 )
+_LONG_REFUSED = frozenset(name for name in _REFUSED if len(name) > 1)
+_WHOLE = frozenset(("export",))
+"""Options whose names are beginnings of refused ones."""
+_SHORT_FLAGS = "HIOQhkv"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OPTION = re.compile(r"^--?([A-Za-z][A-Za-z-]*)")
 _GPUS = re.compile(
@@ -83,13 +87,32 @@ def directives(text: str) -> tuple[str, ...]:
         if not line.startswith("#SBATCH"):
             continue
         option = line.removeprefix("#SBATCH").strip()
+        for each in _options(option):
+            if _is_refused(each):
+                raise InvalidFiles(f"the batch script asks for {each.split('=')[0]}, which a GpuJob cannot have")
         name = _OPTION.match(option)
         word = "" if name is None else (name[1] if option.startswith("--") else name[1][0])
-        if word in _REFUSED:
-            raise InvalidFiles(f"the batch script asks for {option.split('=')[0]}, which a GpuJob cannot have")
         if word and word not in _OURS:
             kept.append(f"#SBATCH {option}")
     return tuple(kept)
+
+
+def _options(line: str) -> list[str]:
+    """A line may have several."""
+    try:
+        return [word for word in shlex.split(line, comments=True) if word.startswith("-")]
+    except ValueError as error:
+        raise InvalidFiles(f"the batch script has an #SBATCH line that cannot be read: {error}") from error
+
+
+def _is_refused(option: str) -> bool:
+    """As sbatch reads them: long options may be abbreviated, and short ones without a value stand in one word with others."""
+    if option.startswith("--"):
+        name = option[2:].partition("=")[0]
+        return name in _REFUSED or (
+            bool(name) and name not in _WHOLE and any(r.startswith(name) for r in _LONG_REFUSED)
+        )
+    return option[1:].lstrip(_SHORT_FLAGS)[:1] in _REFUSED
 
 
 def sbatch_options(spec: GpuJobSpec, uid: str, script: BatchScript | None) -> list[str]:
