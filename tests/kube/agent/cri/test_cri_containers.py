@@ -246,6 +246,12 @@ async def test_a_subpath_that_becomes_a_link_after_it_was_checked(cri: CriHarnes
     assert not list(stage.iterdir()) and str(stage) not in Path("/proc/self/mounts").read_text()  # noqa: ASYNC240
 
 
+@pytest.mark.parametrize("place", ["/proc/self/fd/8", "/work/../proc/self/cwd", "//proc/1/root"])
+async def test_a_working_directory_in_proc(cri: CriHarness, place: str) -> None:
+    with pytest.raises(RuntimeFailure, match="leads into /proc"):
+        await cri.start("ls", working_dir=place)
+
+
 async def test_volumes_that_a_killed_agent_left_mounted(cri: CriHarness, tmp_path: Path) -> None:
     left = cri.settings.state / "volumes/left/0"
     left.mkdir(parents=True)

@@ -106,7 +106,11 @@ def container_config(image: StoredImage, pod: PodSandbox, spec: ContainerSpec, c
         )
     # In the namespace of another container's processes it is not process 1.
     init = context.init if not context.target_id else None
-    cwd = os.path.normpath(spec.working_dir or image.workdir or "/")
+    # Two slashes at the beginning would be left as they are.
+    cwd = "/" + os.path.normpath(spec.working_dir or image.workdir or "/").lstrip("/")
+    if cwd == "/proc" or cwd.startswith("/proc/"):
+        # /proc/self/fd/N names what runc happens to have open; before 1.1.12 that was a directory of the machine.
+        raise RuntimeFailure("CreateContainerError", f"working directory {cwd} leads into /proc")
     limits = (str(spec.limits.open_files), str(spec.limits.file_bytes))
     return {
         "metadata": {"name": spec.name, "attempt": spec.attempt},
