@@ -235,6 +235,25 @@ def test_a_volume_always_holds_exactly_the_last_payload(
         assert len([path for path in volume.iterdir() if path.name.startswith("..") and path.name != "..data"]) == 1
 
 
+def test_sub_paths_are_not_made_through_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container puts a link where a directory was, between the check and the making."""
+    volume, outside = tmp_path / "v", tmp_path / "outside"
+    (volume / "in").mkdir(parents=True)
+    outside.mkdir()
+    exists = Path.exists
+
+    def planted(path: Path) -> bool:
+        if path == volume / "in/made/deep":
+            (volume / "in").rename(volume / "old")
+            (volume / "in").symlink_to(outside)
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", planted)
+    with pytest.raises(ConfigProblem):
+        directories.sub_path(volume, "in/made/deep")
+    assert not list(outside.iterdir())
+
+
 def test_sub_paths_do_not_lead_out(tmp_path: Path) -> None:
     volume, outside = tmp_path / "v", tmp_path / "outside"
     volume.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import stat
@@ -108,10 +109,25 @@ def sub_path(volume: Path, wanted: str) -> Path:
     if not _below(target, root):
         raise ConfigProblem(f"subPath {wanted!r} leads out of its volume")
     if not target.exists():
-        target.mkdir(parents=True, mode=0o755)
-        if not _below(target.resolve(), root):  # a link may have been planted meanwhile
-            raise ConfigProblem(f"subPath {wanted!r} leads out of its volume")
+        try:
+            _make_below(root, target.relative_to(root).parts)
+        except OSError as error:
+            raise ConfigProblem(f"subPath {wanted!r} cannot be made: {error.strerror}") from error
     return target
+
+
+def _make_below(root: Path, parts: Sequence[str]) -> None:
+    """By handles, and never through a link: one may be planted at any moment by whoever has the volume."""
+    at = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, 0o755, dir_fd=at)
+            below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = below
+    finally:
+        os.close(at)
 
 
 def _below(path: Path, parent: Path) -> bool:

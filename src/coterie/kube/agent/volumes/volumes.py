@@ -96,6 +96,8 @@ class PodVolumes:
                 claims.check_owner(given.pod, claim, given.lookup)
             found = claims.bound_volume(claim, given.lookup)
             path = claims.directory_of(found, self._local, self._rules.host_paths, self._rules.withheld, group)
+            if not claims.is_local_path(found):
+                self._resolved.add(name)
             if source.get("readOnly"):
                 self._read_only.add(name)
         elif "emptyDir" in volume or set(volume) == {"name"}:
