@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from coterie.base.exposition import render
 from coterie.kube.agent.devices import libraries, records, registry
 from coterie.kube.agent.devices.allocation import DevicesUnavailable
 from coterie.kube.agent.devices.amd import AmdDevices
+from coterie.kube.agent.devices.claims import machine_directory
 from coterie.kube.agent.devices.manager import DeviceManager
 from coterie.kube.agent.devices.protocol import DeviceError, DriverLibraries
 from coterie.kube.agent.settings import DeviceSettings
@@ -363,3 +365,10 @@ def test_amd_gpus_by_the_files_of_the_kernel(tmp_path: Path) -> None:
     assert kind_of_amd.faults(1) == []
     (tmp_path / "dev/dri/renderD128").unlink()
     assert [fault.reason for fault in kind_of_amd.faults(1)] == ["DeviceLost"]
+
+
+def test_claims_of_an_ordinary_user_lie_where_nobody_else_makes_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert machine_directory() == Path("/home/somebody/.cache/coterie-devices")

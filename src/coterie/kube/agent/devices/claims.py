@@ -33,7 +33,8 @@ def machine_directory() -> Path:
     """Shared by all agents of one user."""
     if os.geteuid() == 0:
         return Path("/run/coterie/devices")
-    return Path(os.environ.get("XDG_RUNTIME_DIR") or f"/tmp/coterie-{os.geteuid()}") / "coterie-devices"
+    # Not below /tmp: there another user could have made the directory first.
+    return Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache") / "coterie-devices"
 
 
 class MachineClaims:
