@@ -19,6 +19,7 @@ import pytest
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.secret import SecretValue
 from coterie.gpujobs import files, plan, slurm_commands
+from coterie.gpujobs.controller import _repacked
 from coterie.gpujobs.files import (
     InvalidFiles,
     JobFile,
@@ -396,6 +397,13 @@ def test_an_archive_of_directories_has_an_end(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(files, "MAX_MEMBERS", 5)
     with pytest.raises(InvalidFiles, match="more than 5 entries"):
         read_archive(tar_of(*(member(f"d{n}", kind=tarfile.DIRTYPE) for n in range(6))))
+
+
+def test_artifacts_that_no_status_can_list_are_refused() -> None:
+    few = write_archive({f"{n:04}": JobFile(b"") for n in range(100)})
+    assert len(_repacked(few)[0]) == 100
+    with pytest.raises(InvalidFiles, match="too long"):
+        _repacked(write_archive({f"{'x' * 500}/{n:04}": JobFile(b"") for n in range(2000)}))
 
 
 def test_one_top_directory_is_left_out() -> None:

@@ -80,6 +80,8 @@ _CLUSTER_PAUSE = 10.0
 _UNREACHABLE_PAUSE = 5.0
 _IDLE_SECONDS = 120.0
 _KEY_NAME = "ssh-privatekey"
+_MAX_LISTED, _LISTED_ENTRY = 1 << 20, 140
+"""Bytes of the artifacts in the status; of each one besides its path."""
 _MAX_RESULT = 2 * MAX_PACKED
 """Bytes of an archive in base64 lines; one that is larger is cut, and then refused."""
 
@@ -624,6 +626,9 @@ class GpuJobReconciler:
 
 def _repacked(packed: bytes) -> tuple[tuple[JobArtifact, ...], bytes]:
     files = read_archive(packed)
+    if sum(len(path.encode()) + _LISTED_ENTRY for path in files) > _MAX_LISTED:
+        # The status could not be written, and the archive would be fetched again and again.
+        raise InvalidFiles(f"the list of its {len(files)} files is too long for the job's status")
     listed = (JobArtifact(path=path, size=len(file.data), sha256=digest(file.data)) for path, file in files.items())
     return tuple(sorted(listed, key=lambda each: each.path)), write_archive(files)
 
