@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.secret import SecretValue
 from coterie.gpujobs import files, plan, slurm_commands
 from coterie.gpujobs.files import (
@@ -31,7 +32,9 @@ from coterie.gpujobs.files import (
 from coterie.gpujobs.job_script import directives, find_script, pod_script, sbatch_options, slurm_script
 from coterie.gpujobs.plan import ClusterLoad, choose_cluster, observed, unreachable
 from coterie.gpujobs.pods import pod_body, pod_name, pod_status
-from coterie.gpujobs.shell import LocalShell, ShellUnreachable, SshShell
+from coterie.gpujobs.shell import LocalShell, ShellResult, ShellUnreachable, SshShell
+from coterie.gpujobs.slurm_commands import PolledJob
+from coterie.gpujobs.slurm_session import SlurmSession
 from coterie.gpujobs.slurm_states import (
     SlurmResult,
     exit_code,
@@ -366,6 +369,21 @@ def test_links_and_devices_are_left_out() -> None:
     assert list(read_archive(packed)) == ["a"]
 
 
+def test_a_negative_size_does_not_lead_the_reader_round_in_circles() -> None:
+    header = bytearray(tarfile.TarInfo("b").tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = (-512).to_bytes(12, "big", signed=True)
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    with pytest.raises(InvalidFiles, match="negative size"):
+        read_archive(tarfile.TarInfo("a").tobuf() + bytes(header) + bytes(1024))
+
+
+def test_an_archive_of_directories_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_MEMBERS", 5)
+    with pytest.raises(InvalidFiles, match="more than 5 entries"):
+        read_archive(tar_of(*(member(f"d{n}", kind=tarfile.DIRTYPE) for n in range(6))))
+
+
 def test_one_top_directory_is_left_out() -> None:
     assert list(read_archive(tar_of(member("top/a"), member("top/b/c")), strip_top=True)) == ["a", "b/c"]
     assert list(read_archive(tar_of(member("top/a"), member("b")), strip_top=True)) == ["top/a", "b"]
@@ -501,3 +519,27 @@ def test_a_finished_job_expires() -> None:
         b'{"spec":{"ttlSecondsAfterFinished":60},"status":{"phase":"Failed","completionTime":"2026-01-31T23:59:30Z"}}'
     )
     assert plan.expires_in(job, NOW) == 30
+
+
+class LyingShell:
+    """A login node that answers more than it was asked."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    async def run(self, script: str, input_data: bytes = b"", *, limit: int = 0, timeout: float = 0.0) -> ShellResult:
+        return ShellResult(0, self.text.encode())
+
+    async def close(self) -> None:
+        return None
+
+
+async def test_a_login_node_does_not_decide_what_is_kept_in_memory() -> None:
+    asked, other = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
+    long = base64.b64encode(b"x" * (slurm_commands.LIVE_TAIL + 1)).decode()
+    text = f"pending 0\ntail {asked} out 9 {long}\ntail {asked} more 1 eA==\ntail {other} out 1 eA==\n"
+    session = SlurmSession(LyingShell(text), "jobs", 5.0, SYSTEM_CLOCK)
+    await session.snapshot(lambda: [PolledJob(asked, "7")])
+    assert list(session.streams) == [asked] and session.changed == {asked}
+    assert list(session.streams[asked]) == ["out"]
+    assert len(session.streams[asked]["out"].data) == slurm_commands.LIVE_TAIL

@@ -26,7 +26,7 @@ from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
 from coterie.gpujobs import plan, storage
 from coterie.gpujobs.domain_data import read_domain_data
-from coterie.gpujobs.files import InvalidFiles, digest, read_archive, write_archive
+from coterie.gpujobs.files import MAX_PACKED, InvalidFiles, digest, read_archive, write_archive
 from coterie.gpujobs.inputs import FilesMissing, ReadTable, gather
 from coterie.gpujobs.job_script import find_script, job_name, sbatch_options, slurm_script
 from coterie.gpujobs.pods import (
@@ -80,6 +80,8 @@ _CLUSTER_PAUSE = 10.0
 _UNREACHABLE_PAUSE = 5.0
 _IDLE_SECONDS = 120.0
 _KEY_NAME = "ssh-privatekey"
+_MAX_RESULT = 2 * MAX_PACKED
+"""Bytes of an archive in base64 lines; one that is larger is cut, and then refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,7 +489,7 @@ class GpuJobReconciler:
         status = msgspec.structs.replace(status, output_tail=_tail(streams))
         if job.spec.artifacts and ready:
             try:
-                text = await self._pod_log(pod, RESULT_CONTAINER, None)
+                text = await self._pod_log(pod, RESULT_CONTAINER, _MAX_RESULT)
                 if text.strip():
                     status = await self._keep_artifacts(job, status, base64.b64decode(text))
             except (InvalidFiles, binascii.Error) as error:
@@ -511,15 +513,17 @@ class GpuJobReconciler:
             await storage.store_output(self._client, job, streams)
         return streams
 
-    async def _pod_log(self, pod: Pod, container: str, limit: int | None) -> bytes:
+    async def _pod_log(self, pod: Pod, container: str, limit: int) -> bytes:
         """Its end; empty when the node does not answer any more."""
-        data = b""
+        data = bytearray()
         try:
             async for piece in log_stream(self._client, pod.metadata.name, pod.metadata.namespace, container=container):
-                data = data + piece if limit is None else (data + piece)[-limit:]
+                data += piece
+                if len(data) >= 2 * limit:
+                    del data[:-limit]
         except (ApiError, TransportError) as error:
             self._log.info("The output of a pod cannot be read", pod=str(pod.key), error=error)
-        return data
+        return bytes(data[-limit:])
 
     async def _remove_pod(self, pod: Pod) -> None:
         meta = pod.metadata

@@ -19,6 +19,8 @@ MAX_PACKED = 16 * 1024 * 1024
 """Of an archive that is kept in the API."""
 MAX_UNPACKED = 64 * 1024 * 1024
 MAX_FILES = 10_000
+MAX_MEMBERS = 2 * MAX_FILES
+"""With directories and what is not taken."""
 PART_SIZE = 512 * 1024
 """Of the archive in one ConfigMap: an object of the API may have 1.5 MiB, and base64 adds a third."""
 MAX_PARTS = 48
@@ -36,6 +38,15 @@ class JobFile:
 
 
 FileTree = Mapping[str, JobFile]
+
+
+class _Member(tarfile.TarInfo):
+    """A header with a negative size leads tarfile back to itself, for ever."""
+
+    def _block(self, count: int) -> int:
+        if count < 0:
+            raise tarfile.ReadError("a file has a negative size")
+        return int(super()._block(count))  # type: ignore[misc]
 
 
 def checked_path(path: str) -> str:
@@ -62,8 +73,10 @@ def read_archive(packed: bytes, *, strip_top: bool = False) -> dict[str, JobFile
     found: dict[str, JobFile] = {}
     total = 0
     try:
-        with tarfile.open(fileobj=io.BytesIO(_unzipped(packed)), mode="r:") as archive:
-            for member in archive:
+        with tarfile.open(fileobj=io.BytesIO(_unzipped(packed)), mode="r:", tarinfo=_Member) as archive:
+            for number, member in enumerate(archive):
+                if number >= MAX_MEMBERS:
+                    raise InvalidFiles(f"the archive has more than {MAX_MEMBERS} entries")
                 if not member.isreg():
                     continue
                 path = checked_path(member.name)

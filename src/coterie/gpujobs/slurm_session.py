@@ -51,14 +51,23 @@ class SlurmSession:
             PolledJob(job.uid, job.job_id, {name: end.size for name, end in self.streams.get(job.uid, {}).items()})
             for job in jobs
         ]
+        asked = {job.uid for job in known}
         try:
             text = await self._run(slurm_commands.poll_script(self.directory, known), limit=32 * 1024 * 1024)
             found = slurm_commands.parse_poll(text)
         finally:
             self._polled_at = self.clock.monotonic()
         for uid, streams in found.tails.items():
+            if uid not in asked:
+                continue  # nobody on the other side decides what is kept here
             ends = self.streams.setdefault(uid, {})
-            ends.update({name: StreamEnd(tail.size, tail.data) for name, tail in streams.items()})
+            ends.update(
+                {
+                    name: StreamEnd(tail.size, tail.data[-slurm_commands.LIVE_TAIL :])
+                    for name, tail in streams.items()
+                    if name in slurm_commands.STREAMS
+                }
+            )
             self.changed.add(uid)
         return found
 

@@ -179,6 +179,8 @@ def test_archives_that_take_memory_or_the_stack_are_refused(store, monkeypatch):
         load(store, tar([entry("manifest.json", nested)]))
     with pytest.raises(ImageError, match="too large"):
         load(store, raw_member(tarfile.XHDTYPE, 1 << 20, bytes(1 << 20)) + END)
+    with pytest.raises(ImageError, match="impossible size"):
+        load(store, tar([entry("a")])[:512] + raw_member(tarfile.REGTYPE, -512) + END)
     monkeypatch.setattr(archive, "_MOST_MEMBERS", 50)
     with pytest.raises(ImageError, match="more files than an image has"):
         load(store, tar([entry(f"f{n}") for n in range(60)]))

@@ -15,6 +15,7 @@ from runp_kit import log_text
 from coterie.kube.agent.images import archive
 from coterie.kube.agent.images.store import HOST_IMAGE
 from coterie.kube.agent.runtimes.protocol import ContainerLimits, Mount, RuntimeFailure, Security
+from coterie.kube.agent.volumes.directories import sub_path
 from root_kit import require_root
 
 ATTACKS = {
@@ -244,3 +245,16 @@ async def test_limits_that_are_as_small_as_can_be(box: OciHarness) -> None:
     if box.handler == "gvisor" and box.powers["cgroup_memory"]:
         with pytest.raises(RuntimeFailure, match="the memory limit of 2Mi may be too small"):
             await box.start("true", limits=ContainerLimits(memory_bytes=2 << 20))
+
+
+async def test_a_subpath_that_becomes_a_link_after_it_was_checked(box: OciHarness, tmp_path: Path) -> None:
+    """As a container beside it can do that has the same volume: the mount would show the machine's files to root."""
+    (tmp_path / "secret/deep").mkdir(parents=True)
+    (tmp_path / "secret/deep/key").write_text("secret")
+    (tmp_path / "vol/data/deep").mkdir(parents=True)
+    mount = Mount(sub_path(tmp_path / "vol", "data/deep"), "/data", resolved=True)
+    assert await box.output("ls /data", mounts=(mount,)) == ""
+    (tmp_path / "vol/data").rename(tmp_path / "vol/old")
+    (tmp_path / "vol/data").symlink_to(tmp_path / "secret")
+    with pytest.raises(RuntimeFailure, match="has become a link"):
+        await box.start("cat /data/key", "escapes", mounts=(mount,))

@@ -17,6 +17,7 @@ from coterie.kube.agent.images import archive
 from coterie.kube.agent.images.store import PYTHON_IMAGE
 from coterie.kube.agent.runtimes.protocol import Mount, RuntimeFailure, Security
 from coterie.kube.agent.runtimes.runp import users
+from coterie.kube.agent.volumes.directories import sub_path
 from root_kit import needs_root, require_root
 
 exists = os.path.exists
@@ -349,3 +350,17 @@ async def test_an_accelerator_is_for_those_who_were_given_it(fenced, tmp_path, w
             assert (await harness.output(script, devices=(device,))).split() == ["used", "plain"]
     finally:
         os.unlink(device)
+
+
+async def test_a_subpath_that_becomes_a_link_after_it_was_checked(fenced, tmp_path: Path):
+    """As a container beside it can do that has the same volume: the mount would show the machine's files to root."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/key").write_text("secret")
+    (tmp_path / "vol/data").mkdir(parents=True)
+    (tmp_path / "vol/file").write_text("fine")
+    mount, file = (Mount(sub_path(tmp_path / "vol", name), f"/{name}", resolved=True) for name in ("data", "file"))
+    assert await fenced.output("ls /data; cat /file", mounts=(mount, file)) == "fine"
+    (tmp_path / "vol/data").rename(tmp_path / "vol/old")
+    (tmp_path / "vol/data").symlink_to(tmp_path / "secret")
+    with pytest.raises(RuntimeFailure, match="has become a link"):
+        await fenced.start("cat /data/key", "escapes", mounts=(mount,))

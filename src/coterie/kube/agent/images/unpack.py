@@ -45,6 +45,11 @@ class LayerMember(tarfile.TarInfo):
             raise ImageError("the image has too many headers")
         return super()._proc_member(archive)  # type: ignore[misc]
 
+    def _block(self, count: int) -> int:
+        if count < 0:  # it would lead tarfile back to where it was, for ever
+            raise ImageError("the image has a file with an impossible size")
+        return int(super()._block(count))  # type: ignore[misc]
+
     def _proc_gnusparse_10(self, *_: object) -> None:
         raise ImageError("the image has files with holes, which are not supported")
 

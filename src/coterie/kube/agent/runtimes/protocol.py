@@ -38,6 +38,8 @@ class Mount:
     read_only: bool = False
     optional: bool = False
     """Whether a runtime that cannot put it there may start the container without."""
+    resolved: bool = False
+    """The source was checked and has no links in it. Containers may write where it lies: one that is there now is refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ class PodVolumes:
         self._local = local
         self._also_needed = also_needed
         self._read_only: set[str] = set()
+        self._resolved: set[str] = set()
+        """Volumes whose places are checked paths without links."""
         self._sources: dict[str, Path] = {}
         self._files: dict[str, Payload] = {}
 
@@ -85,6 +87,7 @@ class PodVolumes:
                 raise ConfigProblem(f"volume {name}: {error}") from error
         elif "hostPath" in volume:
             path = directories.host_path(volume["hostPath"] or {}, self._rules.host_paths, self._rules.withheld)
+            self._resolved.add(name)
         elif "persistentVolumeClaim" in volume or "ephemeral" in volume:
             source = volume.get("persistentVolumeClaim") or {}
             claim = source.get("claimName") or ""
@@ -123,7 +126,9 @@ class PodVolumes:
             elif inside:
                 source = directories.sub_path(source, inside)
             read_only = bool(wanted.get("readOnly")) or wanted["name"] in self._read_only
-            found.append(Mount(source, wanted["mountPath"], read_only))
+            # A container with the volume may replace what was just checked by a link.
+            resolved = replaced is None and (bool(inside) or wanted["name"] in self._resolved)
+            found.append(Mount(source, wanted["mountPath"], read_only, resolved=resolved))
         found += [Mount(source, target, read_only) for source, target, read_only in self._rules.extra_mounts]
         return tuple(found)
 

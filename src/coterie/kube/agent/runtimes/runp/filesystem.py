@@ -72,8 +72,9 @@ class Sources:
         self._mapped: list[tuple[int, str]] = []
         self._handles: list[int] = []
 
-    def tree(self, path: str, attributes: int, *, mapped: bool) -> tuple[int, bool]:
-        handle = linux.clone_tree(path)
+    def tree(self, path: str, attributes: int, *, mapped: bool, resolved: bool = False) -> tuple[int, bool]:
+        """`resolved`: there must be no link in the path. Raises SetupError if there is one."""
+        handle = _clone_resolved(path) if resolved else linux.clone_tree(path)
         self._handles.append(handle)
         linux.set_attributes(handle, attributes)
         if mapped:
@@ -96,6 +97,25 @@ class Sources:
         for handle in self._handles:
             os.close(handle)
         self._handles.clear()
+
+
+def _clone_resolved(path: str) -> int:
+    """As `linux.clone_tree`, of a path that was checked to have no links in it. By handles: whoever may write there can put
+    a link in place of a directory at any moment."""
+    at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in path.split("/"):
+            if name:
+                below = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+                os.close(at)
+                at = below
+                if stat.S_ISLNK(os.fstat(at).st_mode):
+                    raise SetupError(f"volume source {path} has become a link")
+        return linux.clone_tree("", at=at)
+    except NotADirectoryError as problem:
+        raise SetupError(f"volume source {path} does not exist") from problem
+    finally:
+        os.close(at)
 
 
 def _map(handle: int, user_namespace: int, recursive: bool) -> bool:
@@ -144,9 +164,10 @@ def _open_all(spec: dict[str, Any], sources: Sources) -> None:
     if os.path.isdir(_SYS):
         sources.volumes.append((_SYS, sources.tree(_SYS, _SYSTEM, mapped=False)))
     _open_devices(spec, sources)
+    resolved = frozenset(spec.get("resolved", ()))
     for source, target, read_only in _all_mounts(spec):
         try:
-            tree = sources.tree(source, _SYSTEM if read_only else _VOLUME, mapped=True)
+            tree = sources.tree(source, _SYSTEM if read_only else _VOLUME, mapped=True, resolved=source in resolved)
         except FileNotFoundError as problem:
             raise SetupError(f"volume source {source} does not exist") from problem
         sources.volumes.append((target, tree))

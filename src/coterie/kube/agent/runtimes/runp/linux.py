@@ -86,10 +86,14 @@ def unmount(target: str, flags: int = MNT_DETACH) -> None:
     _checked(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)), target)
 
 
-def clone_tree(path: str, *, recursive: bool = True) -> int:
-    """A detached copy of what is mounted at `path`, as a handle that `attach` puts somewhere."""
+def clone_tree(path: str, *, recursive: bool = True, at: int | None = None) -> int:
+    """A detached copy of what is mounted at `path`, as a handle that `attach` puts somewhere. `at`: a handle that an empty
+    path stands for."""
     flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | (_AT_RECURSIVE if recursive else 0)
-    return _checked(_libc.syscall(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), ctypes.c_uint(flags)), path)
+    if at is not None:
+        flags |= _AT_EMPTY_PATH
+    start = _AT_FDCWD if at is None else at
+    return _checked(_libc.syscall(_OPEN_TREE, start, os.fsencode(path), ctypes.c_uint(flags)), path)
 
 
 def set_attributes(handle: int, attributes: int, *, recursive: bool = True) -> None:

@@ -95,6 +95,7 @@ def start_request(
             if text
         ],
         "mounts": [[str(m.source), os.path.normpath(os.path.join(cwd, m.target)), m.read_only] for m in spec.mounts],
+        "resolved": [str(m.source) for m in spec.mounts if m.resolved],
         "directory": str(pod.directory),
         "writable": [os.path.normpath(path) for path in spec.writable_paths],
         "work": str(files / "work"),
