@@ -22,7 +22,8 @@ from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.agent.runtimes.cri import daemon
 from coterie.kube.agent.runtimes.cri.runtime import CriRuntime
 from coterie.kube.agent.runtimes.cri.settings import CriSettings
-from coterie.kube.agent.runtimes.protocol import ContainerLimits, RuntimeFailure, Security
+from coterie.kube.agent.runtimes.protocol import ContainerLimits, Mount, RuntimeFailure, Security
+from coterie.kube.agent.volumes.directories import sub_path
 
 pytestmark = needs_containerd
 
@@ -226,6 +227,33 @@ async def test_two_domains_share_no_containerd(cri: CriHarness, tmp_path: Path) 
         assert daemon.ContainerdDaemon(other, daemon.find_programs(), None).pid
     assert not daemon.ContainerdDaemon(other, daemon.find_programs(), None).pid, "without pods it ends with its agent"
     assert cri.state().running
+
+
+async def test_a_subpath_that_becomes_a_link_after_it_was_checked(cri: CriHarness, tmp_path: Path) -> None:
+    """As a container beside it can do that has the same volume; containerd would mount the machine's files."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/key").write_text("secret")
+    (tmp_path / "vol/data").mkdir(parents=True)
+    (tmp_path / "vol/file").write_text("fine\n")
+    mount, file = (Mount(sub_path(tmp_path / "vol", name), f"/{name}", resolved=True) for name in ("data", "file"))
+    assert await cri.output("touch /data/new; cat /file", mounts=(mount, replace(file, read_only=True))) == "fine\n"
+    assert os.listdir(tmp_path / "vol/data") == ["new"]
+    (tmp_path / "vol/data").rename(tmp_path / "vol/old")
+    (tmp_path / "vol/data").symlink_to(tmp_path / "secret")
+    with pytest.raises(RuntimeFailure, match="has become a link"):
+        await cri.start("cat /data/key", "escapes", mounts=(mount,))
+    stage = cri.settings.state / "volumes"
+    assert not list(stage.iterdir()) and str(stage) not in Path("/proc/self/mounts").read_text()  # noqa: ASYNC240
+
+
+async def test_volumes_that_a_killed_agent_left_mounted(cri: CriHarness, tmp_path: Path) -> None:
+    left = cri.settings.state / "volumes/left/0"
+    left.mkdir(parents=True)
+    (tmp_path / "vol").mkdir()
+    (tmp_path / "vol/kept").touch()
+    subprocess.run(["mount", "--bind", tmp_path / "vol", left], check=True)  # noqa: ASYNC221
+    await cri.restart()
+    assert not left.parent.exists() and os.listdir(tmp_path / "vol") == ["kept"]
 
 
 def test_a_long_path_has_a_short_socket(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from coterie.kube.agent.runtimes.cri.log_rotation import rotate
 from coterie.kube.agent.runtimes.cri.messages import Message
 from coterie.kube.agent.runtimes.cri.sessions import Attachment, NotExecuted, TaskExec
 from coterie.kube.agent.runtimes.cri.settings import CriSettings
+from coterie.kube.agent.runtimes.cri.staged_volumes import StagedVolumes
 from coterie.kube.agent.runtimes.pod_events import PodEvents
 from coterie.kube.agent.runtimes.protocol import (
     ContainerLimits,
@@ -107,6 +108,7 @@ class CriRuntime:
         self._programs = programs
         self._handlers: tuple[RuntimeHandler, ...] = ()
         self._daemon = daemon.ContainerdDaemon(settings, programs or daemon.ContainerPrograms(), None)
+        self._volumes = StagedVolumes(settings.state / "volumes")
         self._connection: ContainerdConnection | None = None
         self._images: ImageImport | None = None
         self._connecting = asyncio.Lock()
@@ -140,6 +142,7 @@ class CriRuntime:
             return
         self._groups = cgroups.detect(self._settings.group)
         private_directory(self._settings.directory)
+        self._volumes.clear()
         self._load_records()
         for sandbox in self._sandboxes.values():
             if self._has_own_network(sandbox):
@@ -480,17 +483,17 @@ class CriRuntime:
             await self._run_sandbox(pod)  # after a reboot, or when somebody killed it
         init = self._init_program() if pod.handler != daemon.KATA else None
         context = pod_config.RunContext(reference, init, self._target_id(pod_uid, spec.target))
-        config = pod_config.container_config(image, pod, spec, context)
         spec.log_path.parent.mkdir(parents=True, exist_ok=True)
-        answer = await self._call(
-            "CreateContainer",
-            {
-                "pod_sandbox_id": self._ready[pod_uid],
-                "config": config,
-                "sandbox_config": self._sandbox_config(pod, self._attempts[pod_uid] - 1),
-            },
-        )
-        run = await self._start(pod_uid, answer["container_id"], spec)
+        with self._volumes.staged(spec, self._daemon.pid) as staged:
+            answer = await self._call(
+                "CreateContainer",
+                {
+                    "pod_sandbox_id": self._ready[pod_uid],
+                    "config": pod_config.container_config(image, pod, staged, context),
+                    "sandbox_config": self._sandbox_config(pod, self._attempts[pod_uid] - 1),
+                },
+            )
+            run = await self._start(pod_uid, answer["container_id"], spec)
         self._spawn(self._forget_old(pod_uid, spec.name), "cri-forget")
         return run.state
 

@@ -74,7 +74,7 @@ class Sources:
 
     def tree(self, path: str, attributes: int, *, mapped: bool, resolved: bool = False) -> tuple[int, bool]:
         """`resolved`: there must be no link in the path. Raises SetupError if there is one."""
-        handle = _clone_resolved(path) if resolved else linux.clone_tree(path)
+        handle = clone_resolved(path) if resolved else linux.clone_tree(path)
         self._handles.append(handle)
         linux.set_attributes(handle, attributes)
         if mapped:
@@ -99,7 +99,7 @@ class Sources:
         self._handles.clear()
 
 
-def _clone_resolved(path: str) -> int:
+def clone_resolved(path: str) -> int:
     """As `linux.clone_tree`, of a path that was checked to have no links in it. By handles: whoever may write there can put
     a link in place of a directory at any moment."""
     at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
