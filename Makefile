@@ -85,7 +85,8 @@ test:  ## lint, types, layers and all tests
 # What depends on who runs it: pods, networks, and jobs from end to end.
 USER_TESTS := $(addprefix tests/kube/agent/runp/test_runp_,network.py users.py isolation.py suite.py) tests/kube/network \
   $(addprefix tests/e2e/test_e2e_,network_readme.py not_fenced.py serving.py secretflow.py) \
-  $(addprefix tests/faults/test_attack_pod_,files.py network.py identity.py)
+  $(addprefix tests/faults/test_attack_pod_,files.py network.py identity.py) \
+  $(addprefix tests/kube/agent/oci/test_oci_,network.py faults.py)
 
 test-user: $(STAMP) psi-or-skip secretflow-or-skip  ## the tests of pods and networks; as an ordinary user they take another way than as root
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup $(USER_TESTS)

@@ -60,7 +60,14 @@ def test_the_image_id_reaches_the_node(written: str) -> None:
     assert image_marks(plain.image_id, plain.image_sign) == {}
 
 
-@pytest.mark.parametrize("written", ["abc", "sha256:" + "a" * 63, "sha512:" + "a" * 64, "sha256:" + "A" * 64])
+@pytest.mark.parametrize("written", ["", "abc", "adlipoidu8yuahd6"])
+def test_a_placeholder_requires_nothing(written: str) -> None:
+    """Stock manifests of Kuscia have them."""
+    engine = engine_of({"engine": app_image(id=written)}, "engine", "", None, None)
+    assert image_marks(engine.image_id, engine.image_sign) == {}
+
+
+@pytest.mark.parametrize("written", ["sha256:abc", "sha256:" + "a" * 63, "sha512:" + "a" * 64, "sha256:" + "A" * 64])
 def test_an_image_id_that_no_image_can_have_is_told(written: str) -> None:
     with pytest.raises(EngineTemplateError, match=r'AppImage "engine": image\.id .* is not sha256'):
         engine_of({"engine": app_image(id=written)}, "engine", "", None, None)

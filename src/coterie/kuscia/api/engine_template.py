@@ -100,12 +100,19 @@ def engine_of(
 
 
 def _image_id(text: str, reference: str) -> str:
-    """`sha256:...`; nothing that no image can have."""
-    if text and not _IMAGE_ID.fullmatch(text):
+    """`sha256:...`; empty where the AppImage requires none. Raises EngineTemplateError for a digest that no image can have."""
+    if is_placeholder(text):
+        return ""
+    if not _IMAGE_ID.fullmatch(text):
         raise EngineTemplateError(
             f'AppImage "{reference}": image.id "{text[:80]}" is not sha256: and 64 hexadecimal digits'
         )
-    return text if not text or text.startswith("sha256:") else f"sha256:{text}"
+    return text if text.startswith("sha256:") else f"sha256:{text}"
+
+
+def is_placeholder(image_id: str) -> bool:
+    """Manifests of Kuscia's documentation have such ids as `abc`: they name no image, and nothing is required."""
+    return ":" not in image_id and not _IMAGE_ID.fullmatch(image_id)
 
 
 def image_marks(image_id: str, sign: str) -> dict[str, str]:

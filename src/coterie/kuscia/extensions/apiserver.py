@@ -16,6 +16,7 @@ from coterie.kuscia.api.definitions import crds
 from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
 from coterie.kuscia.extensions.agent_trust import DOMAINS_KEY, DomainAgents
+from coterie.kuscia.extensions.app_images import warn_of_image_id
 from coterie.kuscia.extensions.data_sources import check_data_source
 from coterie.kuscia.extensions.gpu_jobs import GpuJobUse
 from coterie.kuscia.extensions.kinds import STORED_ONLY
@@ -68,7 +69,7 @@ def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda:
         namespaces=(CROSS_DOMAIN,),
         definitions=_Definitions(),
         roles=_ROLES,
-        admission=lambda state, clock: (check_data_source,),
+        admission=lambda state, clock: (check_data_source, warn_of_image_id),
         authorization=lambda authorizer: (GpuJobUse(authorizer),),
         node_ownership=NodeOwnership(
             _NODE_NAMESPACE,
