@@ -14,7 +14,7 @@ from coterie.kube.agent.runtimes.protocol import Mount
 from coterie.kube.agent.settings import PodSettings
 from coterie.kube.agent.volumes import atomic, claims, directories
 from coterie.kube.agent.volumes.atomic import Payload
-from coterie.kube.agent.volumes.local_path import LocalVolumes
+from coterie.kube.agent.volumes.local_path import LocalVolumes, is_local_path
 from coterie.kube.agent.volumes.objects import ObjectSource
 from coterie.kube.agent.volumes.sources import FILE_SOURCES, VolumeContext, payload_of, references
 from coterie.kube.agent.volumes.tokens import PodTokens
@@ -96,7 +96,7 @@ class PodVolumes:
                 claims.check_owner(given.pod, claim, given.lookup)
             found = claims.bound_volume(claim, given.lookup)
             path = claims.directory_of(found, self._local, self._rules.host_paths, self._rules.withheld, group)
-            if not claims.is_local_path(found):
+            if not is_local_path(found):
                 self._resolved.add(name)
             if source.get("readOnly"):
                 self._read_only.add(name)
