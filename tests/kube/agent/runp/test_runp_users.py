@@ -13,7 +13,8 @@ import pytest
 from runp_kit import RunpHarness, log_text
 
 from coterie.kube.agent.runtimes.protocol import Mount, Security
-from coterie.kube.agent.runtimes.runp import users
+from coterie.kube.agent.runtimes.runp import filesystem, users
+from root_kit import needs_root
 
 RECORD = "{}/state/{}/pod.json"
 
@@ -308,3 +309,26 @@ async def _check_local_volume(harness: RunpHarness, tmp_path: Path) -> None:
     text = await harness.output("cat /v/mine; stat -c %u /v/file /v/mine; echo two >> /v/mine", mounts=mounts)
     assert text == "own\n33\n0\n"
     assert (volume / "mine").read_text() == "own\ntwo\n"
+
+
+@needs_root("changes owners")
+def test_what_became_a_link_is_not_given_away(tmp_path: Path) -> None:
+    """A subPath, on a file system whose mounts cannot map owners."""
+    (tmp_path / "secret/data").mkdir(parents=True)
+    (tmp_path / "secret/data/key").write_text("")
+    (tmp_path / "own/vol/data").mkdir(parents=True)
+    (tmp_path / "own/vol/data/file").write_text("")
+    sources = filesystem.Sources()
+    try:
+        for name in ("data", "data/file"):
+            sources.tree(str(tmp_path.resolve() / "own/vol" / name), 0, mapped=True, resolved=True)
+        sources.give_away(3, str(tmp_path.resolve() / "own"))
+        given = users.FIRST + 3 * users.SIZE
+        assert {os.stat(tmp_path / "own/vol" / name).st_uid for name in ("data", "data/file")} == {given}
+        (tmp_path / "own/vol").rename(tmp_path / "own/old")
+        (tmp_path / "own/vol").symlink_to(tmp_path / "secret")
+        with pytest.raises(filesystem.SetupError, match="has become a link"):
+            sources.give_away(3, str(tmp_path.resolve() / "own"))
+    finally:
+        sources.close()
+    assert os.stat(tmp_path / "secret/data/key").st_uid == 0 == os.stat(tmp_path / "secret/data").st_uid

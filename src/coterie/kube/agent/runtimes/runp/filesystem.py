@@ -70,11 +70,14 @@ class Sources:
         self.overlaid = ""
         """A directory of the machine that the container writes over."""
         self._mapped: list[tuple[int, str]] = []
+        self._resolved: set[str] = set()
         self._handles: list[int] = []
 
     def tree(self, path: str, attributes: int, *, mapped: bool, resolved: bool = False) -> tuple[int, bool]:
         """`resolved`: there must be no link in the path. Raises SetupError if there is one."""
         handle = clone_resolved(path) if resolved else linux.clone_tree(path)
+        if resolved:
+            self._resolved.add(path)
         self._handles.append(handle)
         linux.set_attributes(handle, attributes)
         if mapped:
@@ -84,14 +87,28 @@ class Sources:
     def map_owners(self, user_namespace: int, slot: int, own: str) -> None:
         """Where a file system cannot do this, what lies in `own`, the pod's directory, is given to the pod's users."""
         for handle, path in self._mapped:
-            if not (_map(handle, user_namespace, True) or _map(handle, user_namespace, False)) and _ours(path, own):
-                users.give_away(path, slot)
+            if not (_map(handle, user_namespace, True) or _map(handle, user_namespace, False)):
+                self._give(path, slot, own)
 
     def give_away(self, slot: int, own: str) -> None:
         """As `map_owners`, on a machine that can map none."""
         for _, path in self._mapped:
-            if _ours(path, own):
-                users.give_away(path, slot)
+            self._give(path, slot, own)
+
+    def _give(self, path: str, slot: int, own: str) -> None:
+        if not _ours(path, own):
+            return
+        if path not in self._resolved:
+            users.give_away(path, slot)
+            return
+        at = _open_resolved(path)
+        try:
+            if stat.S_ISDIR(os.fstat(at).st_mode):
+                users.give_away(".", slot, at=at)
+            else:
+                users.give_file(at, slot)
+        finally:
+            os.close(at)
 
     def close(self) -> None:
         for handle in self._handles:
@@ -100,8 +117,16 @@ class Sources:
 
 
 def clone_resolved(path: str) -> int:
-    """As `linux.clone_tree`, of a path that was checked to have no links in it. By handles: whoever may write there can put
-    a link in place of a directory at any moment."""
+    """As `linux.clone_tree`, of a path that was checked to have no links in it."""
+    at = _open_resolved(path)
+    try:
+        return linux.clone_tree("", at=at)
+    finally:
+        os.close(at)
+
+
+def _open_resolved(path: str) -> int:
+    """By handles: whoever may write there can put a link in place of a directory at any moment."""
     at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in path.split("/"):
@@ -111,11 +136,12 @@ def clone_resolved(path: str) -> int:
                 at = below
                 if stat.S_ISLNK(os.fstat(at).st_mode):
                     raise SetupError(f"volume source {path} has become a link")
-        return linux.clone_tree("", at=at)
-    except NotADirectoryError as problem:
-        raise SetupError(f"volume source {path} does not exist") from problem
-    finally:
+    except BaseException as problem:
         os.close(at)
+        if isinstance(problem, NotADirectoryError):
+            raise SetupError(f"volume source {path} does not exist") from problem
+        raise
+    return at
 
 
 def _map(handle: int, user_namespace: int, recursive: bool) -> bool:

@@ -84,16 +84,24 @@ def write_maps(pid: int, slot: int, large: list[int]) -> None:
             os.close(handle)
 
 
-def give_away(path: str, slot: int) -> None:
+def give_away(path: str, slot: int, at: int | None = None) -> None:
     """Move the owners of a tree into the range of a slot, where mounts cannot do so (`linux.map_owners`). By handles:
-    another container of the pod may be changing the tree."""
-    if not os.path.isdir(path):
+    another container of the pod may be changing the tree. `at`: the directory that `path`, also a directory, begins in."""
+    if at is None and not os.path.isdir(path):
         _give_one(path, slot, None)
         return
-    for _, directories, files, handle in os.fwalk(path):
+    for _, directories, files, handle in os.fwalk(path, dir_fd=at):
         _give_one(".", slot, handle)
         for name in (*directories, *files):
             _give_one(name, slot, handle)
+
+
+def give_file(handle: int, slot: int) -> None:
+    """As `give_away`, of a file that is open."""
+    about = os.fstat(handle)
+    user, group = (FIRST + slot * SIZE + number % SIZE for number in (about.st_uid, about.st_gid))
+    if (user, group) != (about.st_uid, about.st_gid):
+        os.chown(f"/proc/self/fd/{handle}", user, group)
 
 
 def _give_one(name: str, slot: int, directory: int | None) -> None:
