@@ -66,7 +66,8 @@ def devices_of(pid: int) -> list[str]:
 
 
 def mounts_below(pid: int, path: str) -> list[str]:
-    with contextlib.suppress(*_GONE):
+    # A process that is just ending has no mount namespace any more, and the kernel says EINVAL.
+    with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
         return [line for line in lines if _mentions(line, path)]
     return []

@@ -103,7 +103,7 @@ COMMANDS = (
     Command(
         "node", "let machines join this control plane and leave it", _NODE, "ACTION [options]", actions=_NODE_ACTIONS
     ),
-    Command("image", "manage the images on this machine", _NODE, "ls|add|load|tag|rm [NAME...] [options]"),
+    Command("image", "manage the images on this machine", _NODE, "ls|add|load|pull|save|tag|rm|gc [NAME...] [options]"),
     Command("domain", "manage domains and their deploy tokens", _NODE, "ls|add|token|cert|rm [NAME] [options]"),
     Command(
         "route", "manage and check routes between domains", _NODE, "add|ls|rm|check [SOURCE DESTINATION] [options]"

@@ -41,7 +41,7 @@ image.pullPolicy: remote in its configuration.
   load [FILE]           load all images of an archive made by docker save, skopeo or buildah (default: standard input)
   pull NAME...          get images from their registry; what is here already is not fetched again
   tag IMAGE NAME        add another name to an image
-  save IMAGE...         write images into an archive that docker load, skopeo, ctr and coterie image load read (--to FILE)
+  save IMAGE...         write images into an archive for docker load, skopeo, ctr and coterie image load (--to FILE)
   rm IMAGE...           remove names, and layers that are no longer used
   gc                    remove layers without a name, and with --unused-for pulled images that nothing uses
 
