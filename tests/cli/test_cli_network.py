@@ -26,8 +26,9 @@ from coterie.node.config import ports
 
 @pytest.fixture
 def anywhere(monkeypatch):
-    """Every address is free, whatever else this machine runs."""
+    """Every address is free, whatever else this machine runs or is about to run."""
     monkeypatch.setattr(network, "_refusal", lambda address, port: 0)
+    monkeypatch.setattr(network, "_HELD", f"\0coterie-test-{os.getpid()}-{{}}")
 
 
 # The plan.
@@ -188,8 +189,7 @@ def test_two_at_once_wait_for_each_other(monkeypatch):
         pass  # somebody who never ends does not keep others away for ever
 
 
-def test_an_address_on_its_way_is_not_offered_again(monkeypatch, anywhere):
-    monkeypatch.setattr(network, "_HELD", f"\0coterie-test-{os.getpid()}-{{}}")
+def test_an_address_on_its_way_is_not_offered_again(anywhere):
     with network.reserve_addresses(["127.0.1.1", "127.0.1.3", "127.0.1.1"]):
         found = [place.address for place in itertools.islice(network.free_addresses(), 2)]
     assert found == ["127.0.1.2", "127.0.1.4"]

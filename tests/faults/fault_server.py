@@ -109,13 +109,21 @@ class FaultServer:
             writer.close()
 
 
+_CLAIMS: list[socket.socket] = []
+
+
 def _free_port() -> int:
     """A port that a restarted server can take again: below the range that outgoing connections use."""
     for port in range(20000, 32000, 7):
+        claim = socket.socket(socket.AF_UNIX)
         with socket.socket() as probe:
             try:
+                # Test processes run side by side: what one of them found free is its own until it ends.
+                claim.bind(f"\0coterie-test-port-{port}")
                 probe.bind(("127.0.0.1", port))
             except OSError:
+                claim.close()
                 continue
+            _CLAIMS.append(claim)
             return port
     raise AssertionError("no free port")
