@@ -86,34 +86,3 @@ def dropped(families: Iterable[Family]) -> list[Row]:
     return [
         (labels(family=family.name), len(family.rows) - MAX_ROWS) for family in families if len(family.rows) > MAX_ROWS
     ]
-
-
-class Histogram:
-    """Counts of values below bounds; the rows of one family for one set of labels."""
-
-    __slots__ = ("_bounds", "_counts", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(self._bounds) + 1)
-        self.total = 0.0
-
-    def add(self, value: float) -> None:
-        for place, bound in enumerate(self._bounds):
-            if value <= bound:
-                self._counts[place] += 1
-                break
-        else:
-            self._counts[-1] += 1
-        self.total += value
-
-    def rows(self, where: str = "") -> list[Row]:
-        before = f"{where}," if where else ""
-        found: list[Row] = []
-        so_far = 0
-        for bound, count in zip((*map(number, self._bounds), "+Inf"), self._counts, strict=True):
-            so_far += count
-            found.append((f'_bucket {before}le="{bound}"', so_far))
-        found.append((f"_sum {where}".rstrip(), self.total))
-        found.append((f"_count {where}".rstrip(), so_far))
-        return found

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import socket
 
 import pytest
 
 from coterie.base.exposition import Family, render
-from coterie.kube.metrics import machine, tcp_sockets
+from coterie.kube.metrics import machine
 
 
 def rows(families: list[Family]) -> dict[str, dict[str, float]]:
@@ -91,25 +90,3 @@ async def test_each_promised_name_is_there(name: str) -> None:
     assert f"# TYPE {name} " in page
     if not name.startswith(("node_disk", "node_filesystem")):
         assert re.search(rf"^{name}(?:{{[^}}]*}})? \S+$", page, re.MULTILINE)
-
-
-def test_own_connections_by_netlink() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        place = server.getsockname()
-        with socket.create_connection(place) as client:
-            served, _ = server.accept()
-            with served:
-                client.sendall(b"x" * 1000)
-                assert len(served.recv(1000, socket.MSG_WAITALL)) == 1000
-                (found,) = [each for each in tcp_sockets.established() if each.remote == place]
-    assert found.local[0] == "127.0.0.1"
-    assert found.sent >= 1000
-    assert 0 <= found.rtt < 10
-
-
-def test_what_the_kernel_refuses_is_an_error() -> None:
-    error = bytes.fromhex("24000000020000000100000000000000") + (-13 & 0xFFFFFFFF).to_bytes(4, "little") + bytes(16)
-    with pytest.raises(OSError, match="does not list"):
-        tcp_sockets.parse(error)
-    with pytest.raises(OSError, match="cut off"):
-        tcp_sockets.parse(bytes.fromhex("ff000000140000000100000000000000"))
