@@ -31,6 +31,7 @@ from coterie.kube.agent.runtimes.cri.sessions import Attachment, NotExecuted, Ta
 from coterie.kube.agent.runtimes.cri.settings import CriSettings
 from coterie.kube.agent.runtimes.cri.staged_volumes import StagedVolumes
 from coterie.kube.agent.runtimes.pod_events import PodEvents
+from coterie.kube.agent.runtimes.pod_files import write_etc_files
 from coterie.kube.agent.runtimes.protocol import (
     ContainerLimits,
     ContainerSpec,
@@ -410,15 +411,7 @@ class CriRuntime:
     # ----- pods and containers
 
     async def prepare_pod(self, sandbox: PodSandbox) -> None:
-        files = pod_config.pod_files(sandbox.directory)
-        files.mkdir(parents=True, exist_ok=True)
-        for name, text in (
-            ("hosts", sandbox.hosts),
-            ("resolv.conf", sandbox.resolv_conf),
-            ("hostname", sandbox.hostname + "\n"),
-        ):
-            # In place: containers that run have this very file mounted.
-            (files / name).write_text(text)
+        write_etc_files(pod_config.pod_files(sandbox.directory), sandbox)
         private_directory(self._settings.records)
         await self._connected()
         self._remember(sandbox)

@@ -21,6 +21,7 @@ from coterie.kube.agent.images.model import HOST, ID_MISMATCH, ImageError, Store
 from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.runtimes.oci import tools
 from coterie.kube.agent.runtimes.pod_events import PodEvents
+from coterie.kube.agent.runtimes.pod_files import write_etc_files
 from coterie.kube.agent.runtimes.protocol import (
     ContainerLimits,
     ContainerSpec,
@@ -245,15 +246,7 @@ class RunpRuntime:
     # ----- pods and containers
 
     async def prepare_pod(self, sandbox: PodSandbox) -> None:
-        files = pod_files(sandbox.directory)
-        files.mkdir(parents=True, exist_ok=True)
-        for name, text in (
-            ("hosts", sandbox.hosts),
-            ("resolv.conf", sandbox.resolv_conf),
-            ("hostname", sandbox.hostname + "\n"),
-        ):
-            # In place: containers that run have this very file mounted.
-            (files / name).write_text(text)
+        write_etc_files(pod_files(sandbox.directory), sandbox)
         if not (await self._ask("prepare", pod=_about(sandbox))).result:
             _log.warning(
                 "Memory volumes lie on disk: this user may not mount", pod=f"{sandbox.namespace}/{sandbox.name}"
