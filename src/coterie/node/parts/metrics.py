@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from coterie.kube.agent.devices import manager
     from coterie.kube.agent.runtimes import by_handler
     from coterie.kube.agent.server import usage_metrics
+    from coterie.node.parts import traces
 else:
     manager = lazy_import("coterie.kube.agent.devices.manager")
     by_handler = lazy_import("coterie.kube.agent.runtimes.by_handler")
     usage_metrics = lazy_import("coterie.kube.agent.server.usage_metrics")
+    traces = lazy_import("coterie.node.parts.traces")
 
 log = logger("node")
 
@@ -48,6 +50,8 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     sources: list[MetricsSource] = [_Build(settings), MachineSource()]
     if (plane := node.find("api", ApiPlane)) is not None:
         sources.append(_ApiServerSource(plane))
+    if settings.traces.enabled:
+        sources.append(node.get("traces", traces.Traces))
     return [[MetricsPort(bound, sources, _slow_sources(node), access(settings.metrics), node.clock)]]
 
 
