@@ -178,14 +178,13 @@ async def running_prometheus(
     )
     port = free_port()
     log = home / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                PROMETHEUS, f"--config.file={config}", f"--storage.tsdb.path={home / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
-            ],
-            stdout=output, stderr=subprocess.STDOUT, cwd=home,
-        )  # fmt: skip
+    process = _start(
+        [
+            PROMETHEUS, f"--config.file={config}", f"--storage.tsdb.path={home / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
+        ],
+        log,
+    )  # fmt: skip
     try:
         prometheus = RunningPrometheus(port, process, log)
         await prometheus.wait_until_ready()
@@ -198,10 +197,7 @@ async def running_prometheus(
 async def running_node_exporter(directory: Path) -> AsyncIterator[str]:
     """The URL of its page."""
     port = free_port()
-    with (directory / "node_exporter.log").open("wb") as output:
-        process = subprocess.Popen(
-            [NODE_EXPORTER, f"--web.listen-address=127.0.0.1:{port}"], stdout=output, stderr=subprocess.STDOUT
-        )
+    process = _start([NODE_EXPORTER, f"--web.listen-address=127.0.0.1:{port}"], directory / "node_exporter.log")
     url = f"http://127.0.0.1:{port}/metrics"
     try:
         end = time.monotonic() + _BOUND
@@ -221,6 +217,11 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _start(command: Sequence[Path | str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
