@@ -24,6 +24,8 @@ from typing import Any
 
 import pytest
 
+from coterie.kuscia.gateway.metrics.envoy_families import FAMILIES
+
 _SERVERS = Path(__file__).parents[2] / ".tools" / "servers"
 PROMETHEUS = _SERVERS / "prometheus/usr/bin/prometheus"
 PROMTOOL = _SERVERS / "prometheus/usr/bin/promtool"
@@ -45,14 +47,19 @@ BITS = 'use base unit "bytes" instead of "bits"'
 TOTAL_ON_GAUGE = 'non-counter metrics should not have "_total" suffix'
 COUNT_ON_COUNTER = 'non-histogram and non-summary metrics should not have "_count" suffix'
 ALLOWED: Mapping[str, frozenset[str]] = {
-    # Kuscia's and node_exporter's names are promised as they are.
+    # Kuscia's and Envoy's names are promised as they are.
     "ss_retrans": frozenset([NO_TOTAL]),
     "ss_total_connections": frozenset([NO_TOTAL]),
+    "envoy_cluster_membership_total": frozenset([TOTAL_ON_GAUGE]),
+    **{
+        name: frozenset([NO_TOTAL])
+        for name, each in FAMILIES.items()
+        if each.kind == "counter" and not name.endswith("_total")
+    },
 }
 """Complaints about style that a page may cause, by metric: those of promised names. All others fail `check_page`."""
 ALLOWED_PATTERNS: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"node_memory_\w+_bytes|node_netstat_Tcp_\w+"), CAMEL_CASE),
-    (re.compile(r"envoy_cluster_\w+"), NO_TOTAL),
 )
 """The same for families of names that other programs have chosen."""
 

@@ -50,7 +50,7 @@ from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 from coterie.kuscia.reporter.server import Reporter
 from coterie.node.config import ConfigError
-from coterie.node.parts import kusciaapi
+from coterie.node.parts import gateway_metrics, kusciaapi
 from coterie.node.parts.apiserver import ApiPlane
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.interconn import interconn_group
@@ -111,6 +111,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     chosen = replace(settings.gateway, reporter=places.reporter_socket)
     made = gateway_parts(chosen, settings.paths, own, client, informers, clock=clock, api=api, machine=machine)
     node.provide("pod_callers", made.callers)
+    gateway_metrics.add_sources(node, made.envoy, made.feed)
     first: list[Runnable] = [reporter]
     if settings.gateway.pods is not None and settings.agent is not None:
         own_node = settings.agent.node_name
