@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coterie.dashboards.grafana import Board, PanelQuery, Section, PanelThreshold, graph, stat, states, table
+from coterie.dashboards.grafana import Board, PanelQuery, PanelThreshold, Section, graph, stat, states, table
 
 _WARN_AT_80: Final = (PanelThreshold(0.8, "orange"), PanelThreshold(0.9, "red"))
 _ANY_IS_BAD: Final = (PanelThreshold(1, "red"),)
