@@ -272,6 +272,7 @@ def group(task: KusciaTask, own: Sequence[PartyWorkload], *, initiates: bool, di
         "spec": {
             "minReservedMembers": min(wanted, total),
             "initiator": task.spec.initiator,
+            **({"bandwidthRequest": task.spec.bandwidth_request} if task.spec.bandwidth_request else {}),
             "resourceReservedSeconds": (chosen and chosen.resource_reserved_seconds) or _RESERVED_SECONDS,
             "lifecycleSeconds": (chosen and chosen.lifecycle_seconds) or _LIFE_SECONDS,
             "retryIntervalSeconds": (chosen and chosen.retry_interval_seconds) or _RETRY_SECONDS,
