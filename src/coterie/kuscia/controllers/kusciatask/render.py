@@ -158,6 +158,7 @@ def services(
                         labels.KUSCIA_PROTOCOL: port.protocol,
                         labels.KUSCIA_ACCESS_DOMAIN: ",".join(sorted(party.access[port.name])),
                         labels.KUSCIA_TASK_ID: task.metadata.name,
+                        labels.COTERIE_TASK_PARTIES: ",".join(sorted({each.domain_id for each in task.spec.parties})),
                         **{
                             f"{labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX}{limit.destination_id}": str(limit.limit_kbps)
                             for limit in party.bandwidth
