@@ -22,6 +22,7 @@ from coterie.kube.api.types.pods import QuantityText, ResourceRequirements
 from coterie.kuscia.api import grants
 from coterie.kuscia.api.appimages import choose_template, replicas_of
 from coterie.kuscia.api.bandwidth import bandwidth_problem, mbit_up, parse_bits
+from coterie.kuscia.api.jobs.retries import most_retries
 from coterie.kuscia.api.partner_policy import (
     PartnerRequest,
     Usage,
@@ -45,6 +46,7 @@ from coterie.kuscia.api.types.job import (
     JobParty,
     KusciaJobSpec,
     ScheduleConfig,
+    TaskRetry,
     TaskTemplate,
 )
 from coterie.kuscia.api.types.partner_policy import DEPLOYMENT, JOB
@@ -115,6 +117,9 @@ def _schedule(given: ScheduleConfig | None) -> ScheduleConfig | None:
         lifecycle_seconds=given.lifecycle_seconds,
         retry_interval_seconds=given.retry_interval_seconds,
         active_deadline_seconds=given.active_deadline_seconds,
+        stall_seconds=given.stall_seconds,
+        stall_action=given.stall_action,
+        retry=TaskRetry(count=given.retry.count, backoff_seconds=given.retry.backoff_seconds) if given.retry else None,
     )
 
 
@@ -276,6 +281,7 @@ def _work(
         tables=grants.data_named(input_config, known),
         usage=usage,
         priority=task.priority if task is not None else 0,
+        retries=most_retries(task.schedule_config) if task is not None else 0,
     )
 
 

@@ -7,7 +7,7 @@ import msgspec
 from coterie.kube.api.meta import Object, OwnerReference
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import GroupParty, TaskResourceGroup
-from coterie.kuscia.api.types.task_resource import ReservationPhase
+from coterie.kuscia.api.types.task_resource import RESERVATION_SENTENCES, ReservationPhase
 
 RESERVED_SECONDS = 30
 _COPIED = (
@@ -49,6 +49,13 @@ def task_resource(
             "phase": phase,
             "startTime": now,
             "lastTransitionTime": now,
-            "conditions": [{"type": phase, "status": "True", "lastTransitionTime": now}],
+            "conditions": [
+                {
+                    "type": phase,
+                    "status": "True",
+                    "reason": RESERVATION_SENTENCES[ReservationPhase.RESERVING],
+                    "lastTransitionTime": now,
+                }
+            ],
         },
     }

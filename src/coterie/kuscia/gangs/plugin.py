@@ -27,7 +27,7 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.bandwidth import INSUFFICIENT
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, GATEWAYS, DomainRoute, Gateway
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS
-from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
+from coterie.kuscia.api.types.task_resource import RESERVATION_SENTENCES, TASK_RESOURCES, ReservationPhase, TaskResource
 from coterie.kuscia.gangs.bandwidth import BandwidthState
 from coterie.kuscia.gangs.effects import PLUGIN, MarkFailed, MarkReserved, MarkWaiting
 from coterie.kuscia.gangs.gangs import FAILED, RESERVED, RESERVING, Gang, task_facts
@@ -175,6 +175,7 @@ def _in_phase(task: TaskResource, before: tuple[str, ...], phase: str, reason: s
     if task.status.phase not in before:
         return task
     now = rfc3339(clock.now())
-    conditions = set_condition(task.status.conditions, Condition(type=phase, status="True", reason=reason), now)
+    why = reason or RESERVATION_SENTENCES.get(ReservationPhase(phase), "")
+    conditions = set_condition(task.status.conditions, Condition(type=phase, status="True", reason=why), now)
     status = replace(task.status, phase=phase, conditions=conditions, last_transition_time=now)
     return replace(task, status=status)

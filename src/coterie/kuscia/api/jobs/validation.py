@@ -17,7 +17,8 @@ too.
     resources            quantities, not negative, no request above its limit
     bandwidthLimits      a domain and a positive limit
     bandwidthRequest     more than 0, as `kuscia/api/bandwidth.py` reads it
-    scheduleConfig       not negative; minReservedMembers from 1 to the number of parties
+    scheduleConfig       not negative; minReservedMembers from 1 to the number of parties; stallSeconds from 5 on;
+                         stallAction Fail or Restart, with stallSeconds; retry.count up to 10
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_label_faults, label_value_faults
 from coterie.kuscia.api.bandwidth import bandwidth_problem
 from coterie.kuscia.api.jobs.graph import circle
+from coterie.kuscia.api.jobs.retries import LEAST_STALL_SECONDS, LONGEST_BACKOFF, MOST_RETRIES
 from coterie.kuscia.api.types.job import (
     BEST_EFFORT,
+    STALL_FAIL,
+    STALL_RESTART,
     STRICT,
     BandwidthLimit,
     JobParty,
@@ -134,6 +138,18 @@ def _schedule(path: str, config: ScheduleConfig, parties: int) -> Iterator[Probl
             yield Problem(f"{path}.{field}", "must not be negative")
         elif value is not None and value < least:
             yield Problem(f"{path}.{field}", f"must be at least {least}")
+    stall = config.stall_seconds
+    if stall is not None and stall < LEAST_STALL_SECONDS:
+        yield Problem(f"{path}.stallSeconds", f"must be at least {LEAST_STALL_SECONDS}")
+    if config.stall_action not in ("", STALL_FAIL, STALL_RESTART):
+        yield Problem(f"{path}.stallAction", f"must be {STALL_FAIL} or {STALL_RESTART}")
+    elif config.stall_action and stall is None:
+        yield Problem(f"{path}.stallAction", "needs stallSeconds")
+    if config.retry is not None:
+        if not 0 <= config.retry.count <= MOST_RETRIES:
+            yield Problem(f"{path}.retry.count", f"must be between 0 and {MOST_RETRIES}")
+        if not 0 <= config.retry.backoff_seconds <= LONGEST_BACKOFF:
+            yield Problem(f"{path}.retry.backoffSeconds", f"must be between 0 and {LONGEST_BACKOFF}")
     if members is not None and members > parties:
         yield Problem(f"{path}.minReservedMembers", f"is {members}, but there are {parties} parties")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 from msgspec.structs import replace
 
@@ -21,6 +21,13 @@ class ReservationPhase(StrEnum):
     RESERVED = "Reserved"
     SCHEDULABLE = "Schedulable"
     FAILED = "Failed"
+
+
+RESERVATION_SENTENCES: Final = {
+    ReservationPhase.RESERVING: "waiting for the scheduler to find room for the pods; `coterie job show` says more",
+    ReservationPhase.RESERVED: "resources are held; waiting for the other parties of the task",
+}
+"""The reason of the condition of a phase in which something is waited for, when no other is given."""
 
 
 class TaskResourcePod(Model, frozen=True, kw_only=True):
@@ -54,6 +61,7 @@ class TaskResourceStatus(Model, frozen=True, kw_only=True):
             else each
             for each in self.conditions or ()
         )
+        why = why or RESERVATION_SENTENCES.get(phase, "")
         over = phase in (ReservationPhase.SCHEDULABLE, ReservationPhase.FAILED)
         return replace(
             self,

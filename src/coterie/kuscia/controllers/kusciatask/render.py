@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from coterie.kube.api.labels import COTERIE_LEAN_ENDPOINTS
+from coterie.kube.api.labels import COTERIE_IDLE_SECONDS, COTERIE_LEAN_ENDPOINTS
 from coterie.kube.api.meta import Object, OwnerReference
 from coterie.kuscia.api import engine_template, labels
 from coterie.kuscia.api.engine_template import CLUSTER, DOMAIN, LOCAL, TEMPLATE_VOLUME, as_text
@@ -69,8 +69,10 @@ def pod(
     numbers: Numbers,
     reservation: Reservation,
     runtime_class: str = "",
+    idle_seconds: int = 0,
 ) -> Object:
-    """`runtime_class`: what the policy of the partner who began the task demands."""
+    """`runtime_class`: what the policy of the partner who began the task demands. `idle_seconds`: after how long the agent
+    reports that the pod does nothing; 0: never."""
     protocol = (task.metadata.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE)
     templated = engine_template.is_templated(party.config_templates, party.containers)
     own = _numbers(party, which, numbers)
@@ -98,6 +100,7 @@ def pod(
         labels.COTERIE_APP_IMAGE: party.app_image,
         **({labels.COTERIE_COMPONENT_FIELD: party.component_field} if party.component_field else {}),
         **engine_template.metrics_of(party.containers, own),
+        **({COTERIE_IDLE_SECONDS: str(idle_seconds)} if idle_seconds else {}),
     }
     for key in (labels.KUSCIA_JOB_ID, labels.KUSCIA_TASK_ALIAS, labels.COTERIE_FLOW):
         if (value := (task.metadata.annotations or {}).get(key)) is not None:
