@@ -101,6 +101,7 @@ def arguments(parser: options.Parser) -> None:
     rules.add_argument("--bandwidth", metavar="N", default="", help="bandwidth that one of them may reserve")
     rules.add_argument("--gpus", metavar="N", default="", help="GPUs of one task or deployment (default: none)")
     rules.add_argument("--priority", metavar="N", default="", help="highest priority of a task")
+    rules.add_argument("--retries", metavar="N", default="", help="how often a task may be begun again")
     rules.add_argument(
         "--hours", metavar="HOURS", action="append", default=[], help='when: "Mon-Fri 08:00-18:00"; may be repeated'
     )
@@ -165,7 +166,12 @@ def _changes(args: argparse.Namespace) -> Object:
     for field, text in texts:
         if text:
             out[field] = None if text == _NONE else text
-    for field, text in (("bandwidth", args.bandwidth), ("gpus", args.gpus), ("priority", args.priority)):
+    for field, text in (
+        ("bandwidth", args.bandwidth),
+        ("gpus", args.gpus),
+        ("priority", args.priority),
+        ("retries", args.retries),
+    ):
         if text:
             out[field] = _number(f"--{field}", text)
     if args.outside:
@@ -300,6 +306,7 @@ def summary(spec: PartnerPolicySpec) -> str:
             ("bandwidth", spec.bandwidth),
             ("gpus", spec.gpus),
             ("priority", spec.priority),
+            ("retries", spec.retries),
             ("hours", spec.hours),
         )
         if value is not None

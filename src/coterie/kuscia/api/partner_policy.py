@@ -97,6 +97,7 @@ class WorkloadRequest:
     """Tables of ours that the input names."""
     usage: Usage = Usage()
     priority: int = 0
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +213,9 @@ def _too_much(policy: PartnerPolicySpec, partner: str, work: WorkloadRequest) ->
     if policy.priority is not None and work.priority > policy.priority:
         words = f"asks for priority {work.priority}, {partner} may have {policy.priority}"
         yield Reason("priority", f"{work.name}: {words}")
+    if policy.retries is not None and work.retries > policy.retries:
+        words = f"asks for {work.retries} retries, {partner} may have {policy.retries}"
+        yield Reason("retries", f"{work.name}: {words}")
 
 
 def image_matches(entry: str, work: WorkloadRequest) -> bool:
@@ -413,5 +417,5 @@ def is_open(policy: PartnerPolicySpec) -> bool:
     """Everything is approved, as far as the quota goes."""
     limits = (policy.kinds, policy.components, policy.tables, policy.cpu, policy.memory, policy.bandwidth, policy.gpus)
     return ANY in (policy.app_images or ()) and not any(
-        each is not None for each in (*limits, policy.priority, policy.hours)
+        each is not None for each in (*limits, policy.priority, policy.retries, policy.hours)
     )

@@ -1,6 +1,6 @@
 """Kuscia's controllers: see `kube/control/registry.py`.
 
-The node provides: `control_plane` (the domain that runs it), `port_pool`, `partner_quotas`, `workload_approve`, `job_retention` (seconds),
+The node provides: `control_plane` (the domain that runs it), `port_pool`, `partner_quotas`, `workload_approve`, `job_retention` (seconds), `stall_seconds`,
 `interconn` (whether it runs), `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
 """
 
@@ -48,7 +48,7 @@ CONTROLLERS = (
         wakes_for=(KUSCIA_TASKS,),
         namespace=CROSS_DOMAIN,
         events="kusciatask-controller",
-        needs={"ports": "port_pool", "quotas": "partner_quotas"},
+        needs={"ports": "port_pool", "quotas": "partner_quotas", "stall_seconds": "stall_seconds"},
     ),
     ControllerSpec(
         "kusciadeployment",

@@ -69,6 +69,7 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
         "scale_hook": lambda: deployment_scaling.PartnerScaleHook(informers, quotas()),
         "scheduler_plugins": lambda: [gangs.GangPlugin()],
         "workload_approve": lambda: settings.workload_approve,
+        "stall_seconds": lambda: chosen.stall_seconds,
         "job_retention": lambda: settings.job_gc_hours * 3600.0,
         "interconn": lambda: settings.gateway.enabled,
         "autoscaler_period": lambda: float(chosen.autoscaler_seconds),

@@ -46,6 +46,7 @@ from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.registration.server import RegistrationServer
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.gateway.snapshot_source import SnapshotSource
+from coterie.kuscia.gateway.usage_monitor import UsageMonitor
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 from coterie.kuscia.reporter.server import Reporter
@@ -200,6 +201,7 @@ def gateway_parts(
         version=__version__,
         clock=clock,
     )
+    usage = UsageMonitor(client, domain, instance, envoy.admin, feed.configured, feed.tasks_running, clock=clock)
     shaking = negotiator.make(client, informers, identity, instance, caller, events=events, clock=clock)
     first: list[Runnable] = [
         events,
@@ -209,7 +211,7 @@ def gateway_parts(
     ]
     if bearers is not None:
         first.append(bearers)
-    groups: list[list[Runnable]] = [first, [envoy, feed, effective.controller], [shaking, heartbeat]]
+    groups: list[list[Runnable]] = [first, [envoy, feed, effective.controller], [shaking, heartbeat, usage]]
     if statuses is not None:
         groups[-1].append(statuses.controller)
     return GatewayParts(envoy, feed, callers, groups)

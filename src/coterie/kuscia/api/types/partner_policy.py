@@ -38,6 +38,8 @@ class PartnerPolicySpec(Model, frozen=True, kw_only=True):
     bandwidth: int | None = None
     gpus: int | None = None
     priority: int | None = None
+    retries: int | None = None
+    """How often a task may be begun again."""
     hours: tuple[str, ...] | None = None
     time_zone: str = ""
     outside: str = ASK

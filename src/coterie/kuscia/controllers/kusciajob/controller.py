@@ -27,6 +27,7 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.phases import JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
 from coterie.kuscia.api.jobs.references import ungranted
+from coterie.kuscia.api.jobs.retries import TASK_STOPPED
 from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, admit
 from coterie.kuscia.api.partner_requests import job_request
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
@@ -48,6 +49,7 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.api.types.partner_policy import PartnerPolicy
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
+from coterie.kuscia.control.task_counters import TASK_COUNTERS
 from coterie.kuscia.controllers.kusciajob import launch
 from coterie.kuscia.controllers.kusciajob.plan import (
     JobView,
@@ -61,7 +63,6 @@ from coterie.kuscia.controllers.kusciajob.plan import (
 
 BY_JOB = "kusciajob/job"
 BY_NAMED = "kusciajob/named"
-STOPPED = "KusciaJobStopped"
 _RETENTION = 720 * 3600.0
 
 
@@ -225,6 +226,8 @@ class KusciaJobReconciler:
             await self._stop(task, view)
         for task in wanted.delete:
             await self._delete(task)
+        if wanted.delete and view.stage is not JobStage.RESTART:
+            TASK_COUNTERS.retries += len(wanted.delete)
         status = wanted.status
         for template in wanted.create:
             problem = await self._create(view, template)
@@ -260,7 +263,7 @@ class KusciaJobReconciler:
         stopped = replace(
             task.status,
             phase=TaskPhase.FAILED,
-            reason=STOPPED,
+            reason=TASK_STOPPED,
             message="Job was stopped",
             party_task_status=party_statuses,
             last_reconcile_time=view.now,
