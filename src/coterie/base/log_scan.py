@@ -23,7 +23,6 @@ import os
 import re
 import stat
 import sys
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -79,6 +78,8 @@ class Wanted:
     """Names of services that do not begin with their task's name."""
     namespace: str = ""
     """Lines of `own` must name this namespace; empty: any."""
+    unnamed: bool = False
+    """Besides, lines of `own` that name no namespace at all."""
 
     @property
     def needles(self) -> tuple[str, ...]:
@@ -328,14 +329,26 @@ def about(facts: dict[str, str], wanted: Wanted) -> tuple[str, str] | None:
     matches = False
     for key in _NAMING:
         namespace, _, name = facts.get(key, "").rpartition("/")
-        if name and (name in wanted.tasks or name in wanted.pods or (name == wanted.job and key != "pod")):
+        if not name:
+            continue
+        named = name if name in wanted.tasks else ""
+        if key == "pod":
+            named = task_of_host(name, wanted) or ""
+            pod = name if named or name in wanted.pods else ""
+        if named or (key == "pod" and pod) or (key != "pod" and name == wanted.job):
             matches = True
             namespaces.add(namespace)
-            task = task or (name if name in wanted.tasks else "")
-            pod = pod or (name if name in wanted.pods else "")
-    if not matches or (wanted.namespace and wanted.namespace not in namespaces):
+            task = task or named
+    namespaces.discard("")
+    if not matches or not _may_see(namespaces, wanted):
         return None
     return task, pod
+
+
+def _may_see(namespaces: set[str], wanted: Wanted) -> bool:
+    if not wanted.namespace or wanted.namespace in namespaces:
+        return True
+    return wanted.unnamed and not namespaces
 
 
 def task_of_host(host: str, wanted: Wanted) -> str | None:
@@ -387,7 +400,7 @@ def _mapped(descriptor: int) -> Buffer:
 def _unpacked(descriptor: int) -> Buffer:
     """The content of a compressed file, on disk without a name: it may be larger than memory."""
     inflate, size = zlib.decompressobj(wbits=31), 0
-    with os.fdopen(os.dup(descriptor), "rb") as source, tempfile.TemporaryFile() as target:
+    with os.fdopen(os.dup(descriptor), "rb") as source, os.fdopen(_unnamed_file(), "w+b") as target:
         with contextlib.suppress(zlib.error):  # a damaged end: what is before it can be read
             while size < MAX_UNPACKED and not inflate.eof and (packed := source.read(256 << 10)):
                 data = inflate.decompress(packed)
@@ -395,6 +408,13 @@ def _unpacked(descriptor: int) -> Buffer:
                 size += len(data)
         target.flush()
         return _mapped(target.fileno())
+
+
+def _unnamed_file() -> int:
+    try:
+        return os.open("/tmp", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return os.memfd_create("log", os.MFD_CLOEXEC)
 
 
 # Searching.
@@ -654,6 +674,7 @@ def request_of(document: dict[str, Any]) -> ScanRequest:
         tuple(given["other_tasks"]),
         frozenset(given["services"]),
         given["namespace"],
+        given["unnamed"],
     )
     rest = {key: value for key, value in document.items() if key not in ("streams", "wanted")}
     return ScanRequest(streams, wanted, **rest)
@@ -673,6 +694,7 @@ def document_of(request: ScanRequest) -> dict[str, Any]:
             "other_tasks": wanted.other_tasks,
             "services": sorted(wanted.services),
             "namespace": wanted.namespace,
+            "unnamed": wanted.unnamed,
         },
         "since": request.since,
         "until": request.until,

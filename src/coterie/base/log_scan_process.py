@@ -30,6 +30,10 @@ class ScanFailed(Exception):
     """The search was ended, or refused; the message says why."""
 
 
+class ScanBusy(ScanFailed):
+    """Too much is searched at once."""
+
+
 @dataclass(slots=True)
 class LogScanner:
     """One for each node."""
@@ -42,7 +46,7 @@ class LogScanner:
         if not request.streams:
             return ScanAnswer(())
         if self._waiting >= WAITING:
-            raise ScanFailed("too many searches of logs are under way; try again in a few seconds")
+            raise ScanBusy("too many searches of logs are under way; try again in a few seconds")
         self._waiting += 1
         try:
             async with self._places:
