@@ -23,6 +23,8 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.control.child_api_listener import private_socket
 from coterie.kube.store import SqliteStore
+from coterie.kuscia.api.log_query import CONTROLLER, SCHEDULER
+from coterie.kuscia.engine.log_search import NodeLogSearch
 from coterie.kuscia.extensions.apiserver import apiserver_extension
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import api_identity
@@ -111,6 +113,9 @@ class ApiPlane:
                 service_cidr=settings.network.service_cidr,
                 toleration_seconds=settings.controllers.pod_eviction_seconds,
                 dial=dial,
+                log_search=NodeLogSearch(
+                    settings.paths, settings.domain, clock, sources=(SCHEDULER, CONTROLLER), plane=True
+                ),
             ),
             clock,
         )
