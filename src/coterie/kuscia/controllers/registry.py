@@ -1,7 +1,7 @@
 """Kuscia's controllers: see `kube/control/registry.py`.
 
 The node provides: `control_plane` (the domain that runs it), `port_pool`, `partner_quotas`, `workload_approve`, `job_retention` (seconds),
-`interconn` (whether it runs), `grant_signer` (of the domain's own grants), `task_logs` (reads the logs of tasks), and `domaindata_gc` (settings) where old DomainData is to be removed.
+`interconn` (whether it runs), `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
 """
 
 from __future__ import annotations
@@ -76,8 +76,6 @@ CONTROLLERS = (
         f"{_HERE}.logrequest.controller",
         wakes_for=(LOG_REQUESTS,),
         events="logrequest-controller",
-        needs={"logs": "task_logs"},
-        only_with="task_logs",
     ),
     ControllerSpec("taskresourcegroup", f"{_HERE}.taskresourcegroup.controller", wakes_for=(TASK_RESOURCE_GROUPS,)),
 )

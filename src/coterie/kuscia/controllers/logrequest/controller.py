@@ -45,6 +45,7 @@ from coterie.kuscia.api.types.log_request import (
     Way,
 )
 from coterie.kuscia.api.types.partner_policy import PARTNER_POLICIES, PartnerPolicySpec
+from coterie.kuscia.control.task_logs import ApiTaskLogs
 from coterie.kuscia.controllers.logrequest import plan
 from coterie.kuscia.controllers.logrequest.excerpts import known_secrets, read_excerpt
 
@@ -61,8 +62,9 @@ def by_requester(request: LogRequest) -> tuple[str, ...]:
 
 class LogRequestReconciler:
     def __init__(
-        self, client: Client, informers: Informers, logs: TaskLogs, events: EventRecorder, clock: Clock
+        self, client: Client, informers: Informers, logs: TaskLogs | None, events: EventRecorder, clock: Clock
     ) -> None:
+        """`logs`: instead of those that the API server has."""
         self._client = client
         self._logs = logs
         self._events = events
@@ -172,7 +174,8 @@ class LogRequestReconciler:
         spec, review = request.spec, request.spec.review or LogReview()
         own_rules = (policy.logs.redact if policy is not None and policy.logs is not None else None) or ()
         redactor = Redactor(await known_secrets(self._client, spec.owner), (*own_rules, *(review.redact or ())))
-        preview = await read_excerpt(self._logs, spec, job, redactor, self._clock.now(), review.generation)
+        logs = self._logs or ApiTaskLogs(self._client, (spec.owner,))
+        preview = await read_excerpt(logs, spec, job, redactor, self._clock.now(), review.generation)
         tasks = {task.metadata.name: task for task in self.tasks.cache}
         decision = plan.decide(policy, spec, job, tasks, load)
         return plan.previewed(request, before, preview, decision, policy, self._clock.now())
@@ -239,8 +242,8 @@ def make(
     client: Client,
     informers: Informers,
     *,
-    logs: TaskLogs,
     events: EventRecorder,
+    logs: TaskLogs | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
     reconciler = LogRequestReconciler(client, informers, logs, events, clock)
