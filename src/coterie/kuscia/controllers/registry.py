@@ -11,6 +11,7 @@ from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS
 from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENTS
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, GATEWAYS
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, TASK_RESOURCE_GROUPS
+from coterie.kuscia.api.types.log_request import LOG_REQUESTS
 
 _HERE = "coterie.kuscia.controllers"
 
@@ -69,6 +70,12 @@ CONTROLLERS = (
         f"{_HERE}.domaindatagc.controller",
         needs={"settings": "domaindata_gc"},
         only_with="domaindata_gc",
+    ),
+    ControllerSpec(
+        "logrequest",
+        f"{_HERE}.logrequest.controller",
+        wakes_for=(LOG_REQUESTS,),
+        events="logrequest-controller",
     ),
     ControllerSpec("taskresourcegroup", f"{_HERE}.taskresourcegroup.controller", wakes_for=(TASK_RESOURCE_GROUPS,)),
 )

@@ -24,7 +24,7 @@ from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.manager import Runnable
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import INTEROP_CONFIGS, InteropConfig
-from coterie.kuscia.interconn import data_mirror, deployments, host, member
+from coterie.kuscia.interconn import data_mirror, deployments, host, log_requests, member
 from coterie.kuscia.interconn.follower_status import WRITE_SECONDS, FollowerStatus, encode_reports
 from coterie.kuscia.interconn.member import AWAY
 
@@ -121,16 +121,21 @@ class MemberRunners:
         self._log.info("Following a partner's jobs", host=host_, member=namespace)
         remote = self._connect(host_)
         informers = Informers(remote, retry=AWAY, observer=status)
+        optional = Informers(remote, retry=AWAY, observer=log_requests.OptionalKind(status))
         parts: list[Runnable] = [
             *member.make(host_, namespace, remote, informers, self._client, self._informers, clock=self._clock),
             deployments.make_member(
                 host_, namespace, remote, informers, self._client, self._informers, clock=self._clock
             ),
             *data_mirror.make(host_, namespace, informers, self._client, self._informers, clock=self._clock),
+            log_requests.make_member(
+                host_, namespace, remote, optional, self._client, self._informers, clock=self._clock
+            ),
         ]
         try:
             async with TaskOwner(f"follow-{host_}") as owner:
                 owner.start("informers", informers.run())
+                owner.start("optional informers", optional.run())
                 for part in parts:
                     owner.start(part.name, part.run())
                 await owner.wait()
@@ -176,5 +181,6 @@ def make(client: Client, informers: Informers, connect: Connect, *, clock: Clock
         events,
         *host.make(client, informers, clock=clock),
         deployments.make_host(client, informers, clock=clock),
+        log_requests.make_host(client, informers, clock=clock),
         MemberRunners(client, informers, connect, events, clock),
     ]
