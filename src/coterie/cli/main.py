@@ -115,6 +115,12 @@ COMMANDS = (
         "ls|show|allow|deny|set|rm|explain|approve [NAME] [options]",
     ),
     Command("status", "show whether nodes, gateways and routes are ready", _NODE, "[-o FORMAT]"),
+    Command(
+        "metrics",
+        "write dashboards and alert rules for Grafana and Prometheus",
+        _NODE,
+        "dashboards|rules|scrape-config [NAME...] [options]",
+    ),
     Command("version", "show the client and server version", _NODE, "[--client] [-o FORMAT]"),
     Command("api", "print the OpenAPI document of KusciaAPI", _NODE, "openapi [-o FORMAT] [--file FILE]"),
     Command("job", "run, watch and control jobs", _JOBS, "ACTION [options]", actions=_JOB_ACTIONS),

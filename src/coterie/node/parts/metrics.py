@@ -118,10 +118,6 @@ class MetricsPort:
         self._clock = clock
         self._stop = asyncio.Event()
 
-    @property
-    def port(self) -> int:
-        return int(self._socket.getsockname()[1])
-
     def stop(self) -> None:
         self._stop.set()
 
