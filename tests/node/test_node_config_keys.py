@@ -140,6 +140,7 @@ USED = [
     ),
     ("gateway.name", "gw-1", "gateway.instance", "gw-1", MASTER),
     ("gateway.workers", 4, "gateway.workers", 4, MASTER),
+    ("gateway.diagnose", False, "gateway.diagnose", False, MASTER),
     ("dataMesh.enabled", False, "data_mesh.enabled", False, AUTONOMY),
     ("dataMesh.host", "127.0.0.9", "data_mesh.address", "127.0.0.9", AUTONOMY),
     ("dataMesh.httpPort", 9070, "data_mesh.http_port", 9070, LITE),
