@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from coterie.base import child_logging, listener_handover, memory
+from coterie.base import child_logging, listener_handover, memory, trace_socket
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.kube.client.client import Client
@@ -31,7 +31,9 @@ async def serve(settings: MeshSettings, api: Path, listeners: Mapping[str, socke
     transport = child_transport(api)
     try:
         client = Client(transport, field_manager="datamesh")
-        async with DataMesh.of(settings, client, open_source, SYSTEM_CLOCK, api.parent, listeners):
+        async with DataMesh.of(
+            settings, client, open_source, SYSTEM_CLOCK, api.parent, listeners, trace_socket.forward_from()
+        ):
             await notify_parent(transport, READY)
             async with child_logging.following():
                 await stop.wait()

@@ -9,17 +9,18 @@ Streams are read ahead by a few messages: while one is on its way, the next is p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from coterie.base import memory
+from coterie.base import memory, trace
 from coterie.base.clock import Clock
 from coterie.base.log import logger
+from coterie.base.trace import RING, TraceRing
 from coterie.kuscia.api.types.data import FILE, NORMAL, DomainData
 from coterie.kuscia.datamesh import columns, flight_messages, messages
 from coterie.kuscia.datamesh.authentication import EngineCaller
@@ -81,11 +82,13 @@ class Flight:
         places: DataLocations,
         operations: Sequence[MeshOperation],
         clock: Clock,
+        traces: TraceRing = RING,
     ) -> None:
         self._catalogue = catalogue
         self._provenance = provenance
         self._permits = permits
         self._places = places
+        self._traces = traces
         self._actions = {f"Action{each.method}Request": each for each in operations if each.method in _ACTIONS}
         self.tickets: Tickets[PreparedRead | PreparedWrite] = Tickets(clock)
 
@@ -167,13 +170,41 @@ class Flight:
 
     # Fetching.
 
-    async def get(self, caller: EngineCaller, ticket: bytes) -> AsyncIterator[bytes]:
+    def get(self, caller: EngineCaller, ticket: bytes) -> AsyncIterator[bytes]:
         """Messages, the schema first."""
+        return self._traced_get(caller, ticket) if self._traces.on else self._get(caller, ticket, {})
+
+    async def _traced_get(self, caller: EngineCaller, ticket: bytes) -> AsyncIterator[bytes]:
+        sent = 0
+        with self._traced(caller, "data read") as about:
+            async with aclosing(self._get(caller, ticket, about)) as messages_of_read:
+                async for message in messages_of_read:
+                    sent += len(message)
+                    about["coterie.bytes"] = sent
+                    yield message
+
+    @contextmanager
+    def _traced(self, caller: EngineCaller, name: str) -> Iterator[dict[str, trace.Value]]:
+        """Attributes may be added while it lasts."""
+        about: dict[str, trace.Value] = {
+            "coterie.job": caller.job,
+            "coterie.task": caller.task,
+            "coterie.domain": caller.domain,
+            "k8s.pod.name": caller.pod,
+        }
+        with trace.recorded(caller.span, name, about, self._traces):
+            yield about
+
+    async def _get(
+        self, caller: EngineCaller, ticket: bytes, about: dict[str, trace.Value]
+    ) -> AsyncGenerator[bytes, None]:
+        """`about`: gets the attributes of the read."""
         kept = self.tickets.redeem(caller, ticket)
         if not isinstance(kept, PreparedRead):
             raise MeshError(
                 MeshErrorCode.INVALID, "the ticket is for writing; call GetFlightInfo with CommandDomainDataQuery"
             )
+        about["coterie.data"] = kept.permit.use.data
         now = await self._catalogue.data(kept.permit.use.data)
         if (now.metadata.uid, now.spec) != (kept.permit.data.metadata.uid, kept.permit.data.spec):
             raise MeshError(MeshErrorCode.INVALID, f"{now.metadata.name} changed since GetFlightInfo; call it again")
@@ -202,6 +233,12 @@ class Flight:
     # Bringing.
 
     async def put(self, caller: EngineCaller, incoming: AsyncIterator[bytes]) -> None:
+        if not self._traces.on:
+            return await self._put(caller, incoming)
+        with self._traced(caller, "data write"):
+            return await self._put(caller, incoming)
+
+    async def _put(self, caller: EngineCaller, incoming: AsyncIterator[bytes]) -> None:
         first = await anext(incoming, None)
         if first is None:
             raise MeshError(MeshErrorCode.INVALID, "DoPut brought nothing")

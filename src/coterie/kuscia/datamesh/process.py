@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from coterie.base import pki
+from coterie.base import pki, trace_socket
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock
 from coterie.base.log import logger
@@ -150,7 +150,7 @@ def _plan(settings: MeshSettings, run: Path, pods: NamespaceListeners | None) ->
         logging=settings.paths.logging,
         log_rotation=settings.log_rotation,
         # Arrow's own pools keep what a large read needed for good; the machine's give it back.
-        env={"ARROW_DEFAULT_MEMORY_POOL": "system"},
+        env={"ARROW_DEFAULT_MEMORY_POOL": "system", **trace_socket.environment(settings.traces)},
         prefix=pods.prefix if pods is not None else (),
     )
 

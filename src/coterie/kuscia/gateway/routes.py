@@ -57,6 +57,7 @@ from coterie.kuscia.gateway.names import (
     IF_PRESENT,
     PEER_FINGERPRINT,
     PEER_KEY,
+    TRACE_BAGGAGE,
     Json,
     header,
     literal,
@@ -212,6 +213,7 @@ def _to_partner(inputs: SnapshotInputs, route: Route, live: frozenset[str]) -> t
     leaving = sender(inputs, route)
     assert leaving is not None
     ports = live_ways(inputs, leaving, live)
+    host["request_headers_to_remove"] = list(TRACE_BAGGAGE)
     # Our name stands in the table.
     host["request_headers_to_add"] = credentials(leaving)
     host["routes"] = [

@@ -59,6 +59,8 @@ USED = (
     "dataMesh.enabled", "dataMesh.host", "dataMesh.httpPort", "dataMesh.grpcPort",
     "kusciaAPI.enabled", "kusciaAPI.host", "confManager.host",
     "metrics.enabled", "metrics.host", "metrics.port", "metrics.allow[]", "metrics.tokenFile",
+    "traces.enabled", "traces.file", "traces.otlp.endpoint", "traces.otlp.headersFile", "traces.otlp.caFile",
+    "traces.otlp.certFile", "traces.otlp.keyFile", "traces.otlp.timeoutSeconds",
     "dns.enabled", "dns.host", "dns.port", "dns.upstream[]", "dns.clusterDomain",
 )  # fmt: skip
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from coterie.kube.agent.runtimes.runp import network_access
     from coterie.kube.agent.server import network_metrics, usage_metrics
     from coterie.kube.network.pods import netlink
-    from coterie.node.parts import pod_network
+    from coterie.node.parts import pod_network, traces
 else:
     manager = lazy_import("coterie.kube.agent.devices.manager")
     by_handler = lazy_import("coterie.kube.agent.runtimes.by_handler")
@@ -44,6 +44,7 @@ else:
     usage_metrics = lazy_import("coterie.kube.agent.server.usage_metrics")
     netlink = lazy_import("coterie.kube.network.pods.netlink")
     pod_network = lazy_import("coterie.node.parts.pod_network")
+    traces = lazy_import("coterie.node.parts.traces")
 
 log = logger("node")
 
@@ -56,6 +57,8 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     sources: list[MetricsSource] = [_Build(settings), MachineSource()]
     if (plane := node.find("api", ApiPlane)) is not None:
         sources.append(_ApiServerSource(plane))
+    if settings.traces.enabled:
+        sources.append(node.get("traces", traces.Traces))
     sources += node.metrics_sources
     slow = [*_slow_sources(node), *node.sampled_metrics_sources]
     return [[MetricsPort(bound, sources, slow, access(settings.metrics), node.clock)]]
