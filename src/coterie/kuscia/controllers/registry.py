@@ -1,7 +1,7 @@
 """Kuscia's controllers: see `kube/control/registry.py`.
 
 The node provides: `control_plane` (the domain that runs it), `port_pool`, `partner_quotas`, `workload_approve`, `job_retention` (seconds),
-`interconn` (whether it runs), `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
+`interconn` (whether it runs), `job_metrics`, `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ CONTROLLERS = (
             "quotas": "partner_quotas",
             "retention": "job_retention",
             "shows": "interconn",
+            "metrics": "job_metrics",
         },
     ),
     ControllerSpec(
@@ -48,7 +49,7 @@ CONTROLLERS = (
         wakes_for=(KUSCIA_TASKS,),
         namespace=CROSS_DOMAIN,
         events="kusciatask-controller",
-        needs={"ports": "port_pool", "quotas": "partner_quotas"},
+        needs={"ports": "port_pool", "quotas": "partner_quotas", "metrics": "job_metrics"},
     ),
     ControllerSpec(
         "kusciadeployment",
