@@ -1,7 +1,7 @@
 """Kuscia's controllers: see `kube/control/registry.py`.
 
 The node provides: `control_plane` (the domain that runs it), `port_pool`, `partner_quotas`, `workload_approve`, `job_retention` (seconds), `stall_seconds`,
-`interconn` (whether it runs), `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
+`interconn` (whether it runs), `job_metrics`, `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ CONTROLLERS = (
             "quotas": "partner_quotas",
             "retention": "job_retention",
             "shows": "interconn",
+            "metrics": "job_metrics",
         },
     ),
     ControllerSpec(
@@ -49,7 +50,12 @@ CONTROLLERS = (
         wakes_for=(KUSCIA_TASKS,),
         namespace=CROSS_DOMAIN,
         events="kusciatask-controller",
-        needs={"ports": "port_pool", "quotas": "partner_quotas", "stall_seconds": "stall_seconds"},
+        needs={
+            "ports": "port_pool",
+            "quotas": "partner_quotas",
+            "stall_seconds": "stall_seconds",
+            "metrics": "job_metrics",
+        },
     ),
     ControllerSpec(
         "kusciadeployment",

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.exposition import Family
+from coterie.base.exposition import labels as labels_of
 from coterie.base.log import logger
 from coterie.base.tasks import TaskFailed, TaskOwner
 from coterie.kube.api.errors import ApiError, NotFound
@@ -76,6 +78,30 @@ class MemberRunners:
                     await self._end(pair)
         finally:
             remove()
+
+    async def families(self) -> Sequence[Family]:
+        """It is a source of metrics, too."""
+        found = [(labels_of(host=host_, member=each), status) for (host_, each), status in self._statuses.items()]
+        return [
+            Family(
+                "coterie_interconn_up",
+                "Whether a partner's control plane is followed without problems.",
+                "gauge",
+                [(where, int(status.working)) for where, status in found],
+            ),
+            Family(
+                "coterie_interconn_stops_total",
+                "How often following a partner ended and was begun again.",
+                "counter",
+                [(where, status.stops) for where, status in found],
+            ),
+            Family(
+                "coterie_interconn_left_out_total",
+                "Objects of a partner that were left out.",
+                "counter",
+                [(where, status.left_out_count) for where, status in found],
+            ),
+        ]
 
     def _note(self, _: ObjectChange[InteropConfig]) -> None:
         self._changed.set()
