@@ -15,6 +15,7 @@ from coterie.base.paths import DomainPaths
 from coterie.kube.client.client import Client
 from coterie.kube.control.child_api_client import child_transport, notify_parent
 from coterie.kube.control.child_api_listener import READY
+from coterie.kube.control.child_metrics import ChildMetricsServer, metrics_socket
 from coterie.kuscia.datamesh.grpc_server import quiet
 from coterie.kuscia.datamesh.server import DataMesh
 from coterie.kuscia.datamesh.settings import MeshSettings
@@ -31,8 +32,10 @@ async def serve(settings: MeshSettings, api: Path, listeners: Mapping[str, socke
     transport = child_transport(api)
     try:
         client = Client(transport, field_manager="datamesh")
-        async with DataMesh.of(
-            settings, client, open_source, SYSTEM_CLOCK, api.parent, listeners, trace_socket.forward_from()
+        forwarded = trace_socket.forward_from()
+        async with (
+            DataMesh.of(settings, client, open_source, SYSTEM_CLOCK, api.parent, listeners, forwarded) as mesh,
+            ChildMetricsServer(metrics_socket(api), mesh.metrics.families),
         ):
             await notify_parent(transport, READY)
             async with child_logging.following():

@@ -28,6 +28,7 @@ from coterie.kuscia.datamesh.authorization import DataAuthorizer, Permit
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
 from coterie.kuscia.datamesh.locations import DataLocations
+from coterie.kuscia.datamesh.metrics import READ, WRITE, MeshMetrics, StreamCounts
 from coterie.kuscia.datamesh.provenance import DataProvenance
 from coterie.kuscia.datamesh.services import MeshOperation
 from coterie.kuscia.datamesh.tickets import Tickets
@@ -83,7 +84,9 @@ class Flight:
         operations: Sequence[MeshOperation],
         clock: Clock,
         traces: TraceRing = RING,
+        metrics: MeshMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or MeshMetrics()
         self._catalogue = catalogue
         self._provenance = provenance
         self._permits = permits
@@ -210,7 +213,8 @@ class Flight:
             raise MeshError(MeshErrorCode.INVALID, f"{now.metadata.name} changed since GetFlightInfo; call it again")
         opened = await self._places.source(now)
         permit = await self._permits.begin(kept.permit)
-        async with self._permits.held(permit) as ended, aclosing(self._messages(opened, kept)) as found:
+        counts = self._metrics.stream(READ, caller.initiator)
+        async with self._permits.held(permit) as ended, aclosing(self._messages(opened, kept, counts)) as found:
             while True:
                 message = await _unless(ended, found)
                 if ended.done():
@@ -218,11 +222,14 @@ class Flight:
                     raise NotPermitted(MeshErrorCode.QUERY_DATA, f"the read was stopped: {ended.result()}")
                 if message is None:
                     return
+                counts.bytes += len(message)
                 yield message
 
-    async def _messages(self, source: DataSource, kept: PreparedRead) -> AsyncGenerator[bytes, None]:
+    async def _messages(
+        self, source: DataSource, kept: PreparedRead, counts: StreamCounts
+    ) -> AsyncGenerator[bytes, None]:
         try:
-            async with aclosing(_prefetched(_encoded(source, kept), "datamesh/read")) as coming:
+            async with aclosing(_prefetched(_encoded(source, kept, counts), "datamesh/read")) as coming:
                 async for message in coming:
                     yield message
         except SourceError as problem:
@@ -257,6 +264,7 @@ class Flight:
             wanted = _written_schema(data, schema, raw=kept.options.raw)
             if caller.at_home:
                 await self._take_over(caller, data)
+            counts = self._metrics.stream(WRITE, caller.initiator)
             async with (
                 await self._places.source(data) as source,
                 source.write(kept.place, wanted, kept.options) as sink,
@@ -264,6 +272,8 @@ class Flight:
             ):
                 async for batch in coming:
                     await sink.put(batch)
+                    counts.rows += batch.num_rows
+                    counts.bytes += batch.nbytes
         except (flight_messages.MalformedFlightData, DecodeError) as problem:
             raise MeshError(MeshErrorCode.INVALID, str(problem)) from problem
         except SourceError as problem:
@@ -347,7 +357,7 @@ async def _prefetched(made: AsyncGenerator[T, None], name: str) -> AsyncGenerato
         await asyncio.gather(filling, return_exceptions=True)
 
 
-async def _encoded(source: DataSource, kept: PreparedRead) -> AsyncGenerator[bytes, None]:
+async def _encoded(source: DataSource, kept: PreparedRead, counts: StreamCounts) -> AsyncGenerator[bytes, None]:
     schema = None if kept.options.raw else kept.schema
     async with source, source.read(kept.place, schema, kept.options) as batches:
         announced = False
@@ -356,6 +366,7 @@ async def _encoded(source: DataSource, kept: PreparedRead) -> AsyncGenerator[byt
                 yield flight_messages.of_schema(batch.schema)
                 announced = True
             for piece in flight_messages.pieces(batch):
+                counts.rows += piece.num_rows
                 yield await asyncio.to_thread(flight_messages.of_batch, piece)
         if not announced:
             yield flight_messages.of_schema(_read_schema(kept))

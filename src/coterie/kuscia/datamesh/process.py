@@ -20,6 +20,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
+from coterie.kube.control.child_metrics import ChildMetricsSource
 from coterie.kube.control.on_demand_process import (
     IDLE,
     HeldListener,
@@ -93,6 +94,10 @@ class DataMeshProcess:
     def pid(self) -> int | None:
         """Of the process that serves, while there is one."""
         return self._held.pid
+
+    @property
+    def metrics(self) -> ChildMetricsSource:
+        return self._held.metrics
 
     def stop(self) -> None:
         self._held.stop()

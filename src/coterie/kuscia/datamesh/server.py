@@ -29,6 +29,7 @@ from coterie.kuscia.datamesh.authorization import DataAuthorizer
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.flight import Flight
 from coterie.kuscia.datamesh.locations import DataLocations, Opener
+from coterie.kuscia.datamesh.metrics import MeshMetrics
 from coterie.kuscia.datamesh.provenance import DataProvenance
 from coterie.kuscia.datamesh.services import MeshServices
 from coterie.kuscia.datamesh.settings import GRPC, HTTP, MeshSettings
@@ -88,11 +89,20 @@ class DataMesh:
         self._keys = MeshServerKeys.ensure(settings.paths, (settings.address, *settings.names), clock.now())
         self.catalogue = DataCatalogue(client, identity, only_data_directory=settings.only_data_directory)
         provenance = DataProvenance(client, self.catalogue)
-        permits = DataAuthorizer(client, self.catalogue, provenance, identity, clock, every=settings.recheck_seconds)
+        self.metrics = MeshMetrics()
+        permits = DataAuthorizer(
+            client,
+            self.catalogue,
+            provenance,
+            identity,
+            clock,
+            every=settings.recheck_seconds,
+            metrics=self.metrics,
+        )
         places = DataLocations(self.catalogue, provenance, open_source)
         callers = EngineAuthenticator(client, identity.domain, settings.node)
         operations = MeshServices(self.catalogue, provenance, permits, places).operations()
-        self.flight = Flight(self.catalogue, provenance, permits, places, operations, clock, traces)
+        self.flight = Flight(self.catalogue, provenance, permits, places, operations, clock, traces, self.metrics)
         self._grpc = grpc_server.GrpcServer(callers, operations, self.flight)
         self._http = HttpServer(
             http_server.HttpHandler(callers, operations).handle,

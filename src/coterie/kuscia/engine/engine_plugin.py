@@ -16,7 +16,7 @@ from coterie.base import trace
 from coterie.base.pki import PkiError
 from coterie.kube.agent.images.model import ANY_IMAGE, RequiredImage
 from coterie.kube.agent.node.facts import MachineFacts
-from coterie.kube.agent.plugin import ContainerAdditions, NodeAdditions, PluginProblem
+from coterie.kube.agent.plugin import AnnotatedCapacity, ContainerAdditions, NodeAdditions, PluginProblem
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.downward import ConfigProblem, DownwardNodeInfo, NoSuchConfig
 from coterie.kube.agent.pods.environment import Lookup
@@ -27,6 +27,7 @@ from coterie.kube.agent.volumes.volumes import PodVolumes, user_of
 from coterie.kube.api import quantity
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth import annotated_mbit
 from coterie.kuscia.api.jobs import trace_context
 from coterie.kuscia.api.jobs.trace_context import PodTrace
 from coterie.kuscia.engine import certificates, peers
@@ -149,6 +150,9 @@ class EnginePlugin:
             own_taints=(TAINT,),
             capacity={labels.KUSCIA_BANDWIDTH: settings.bandwidth_mbit or facts.nic_mbit or DEFAULT_BANDWIDTH_MBIT},
             reserved={labels.KUSCIA_BANDWIDTH: settings.reserved_bandwidth_mbit},
+            annotated_capacity={
+                labels.KUSCIA_BANDWIDTH: AnnotatedCapacity(labels.COTERIE_NODE_BANDWIDTH, annotated_mbit)
+            },
         )
 
     def pod_references(self, pod: Object) -> set[tuple[str, str]]:

@@ -22,7 +22,6 @@ from coterie.kuscia.gateway.model import SnapshotInputs
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     AUTH_FILTER,
-    BANDWIDTH_FILTER,
     CEL_FILTER,
     ERROR,
     FILE_LOG,
@@ -43,7 +42,8 @@ from coterie.kuscia.gateway.names import (
     literal,
     seconds,
 )
-from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, bandwidth, cause
+from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, cause
+from coterie.kuscia.gateway.task_bandwidth import limiter
 
 NODE = "node"
 _HANDSHAKE_SECONDS = 10.0
@@ -123,6 +123,7 @@ def _external_manager(inputs: SnapshotInputs) -> Json:
         _discovered(inputs, AUTH_FILTER),
         # Only on the virtual hosts that bring rules: those of services have them in their routes, which costs less.
         {"name": ACCESS_FILTER, "typed_config": identity.deny_all(), "disabled": True},
+        limiter(),
         *_crypt(inputs, RouteSide.SERVE),
     ]
     tuning = inputs.tuning
@@ -155,9 +156,7 @@ def _pods(inputs: SnapshotInputs) -> Json | None:
 
 
 def _internal_manager(inputs: SnapshotInputs, first: list[Json]) -> Json:
-    # Only on the routes that bring a limit.
-    limiter: Json = {"name": BANDWIDTH_FILTER, "typed_config": bandwidth(None), "disabled": True}
-    filters: list[Json] = [*first, limiter, *_crypt(inputs, RouteSide.CALL)]
+    filters: list[Json] = [*first, limiter(), *_crypt(inputs, RouteSide.CALL)]
     mutations = identity.internal_mutations(inputs.domain)
     return _manager(inputs, INTERNAL, filters, mutations, INTERNAL_LOG) | {
         "http_protocol_options": {"accept_http_10": True},

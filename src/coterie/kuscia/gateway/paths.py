@@ -57,6 +57,14 @@ class GatewayPaths:
     def api_socket(self) -> SocketAddress:
         return self._socket("api.sock")
 
+    @property
+    def diagnose_socket(self) -> SocketAddress:
+        return self._socket("diagnose.sock")
+
+    @property
+    def diagnose_grpc_socket(self) -> SocketAddress:
+        return self._socket("diagnose-g.sock")
+
     def _socket(self, name: str) -> SocketAddress:
         return SocketAddress(str(self.run / name), 0)
 

@@ -24,6 +24,7 @@ from coterie.kube.agent.settings import (
 )
 from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_subdomain_faults
+from coterie.kuscia.api.bandwidth import MBIT, BandwidthError, mbit_down, parse_bits
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
 from coterie.kuscia.kusciaapi.settings import Timeouts
 from coterie.node.config import gateway, images, keys, ports
@@ -248,9 +249,25 @@ def _agent(top: Block, network: NetworkConfig, runtime: str, *, joins: bool) -> 
         devices=DeviceSettings(
             enabled=gpus.flag("enabled", default.devices.enabled), only=gpus.texts("only", "uuids or numbers in quotes")
         ),
-        bandwidth_mbit=given.number("bandwidth", 0, 0, quoted=True),
-        reserved_bandwidth_mbit=kept.number("bandwidth", default.reserved_bandwidth_mbit, 0, quoted=True),
+        bandwidth_mbit=_mbit(given, "bandwidth", 0),
+        reserved_bandwidth_mbit=_mbit(kept, "bandwidth", default.reserved_bandwidth_mbit),
     )
+
+
+def _mbit(block: Block, key: str, default: int) -> int:
+    """`10Gi`, `100Mbps`; a plain number is Mbit/s, as in Kuscia."""
+    value = block.raw(key)
+    if value is None:
+        return default
+    if not isinstance(value, str | int):
+        raise block.refused(key, f"{value!r} is no bandwidth such as 100Mbps")
+    try:
+        bits = parse_bits(value)
+    except BandwidthError as problem:
+        raise block.refused(key, str(problem)) from problem
+    if 0 < bits < MBIT:
+        raise block.refused(key, f'"{value}" is less than 1 Mbit/s, the unit of kuscia.io/bandwidth')
+    return mbit_down(bits)
 
 
 def _pressure(block: Block, default: PressureSettings) -> PressureSettings:
@@ -404,6 +421,7 @@ def _controllers(block: Block) -> ControllerSettings:
         node_grace_seconds=block.number("nodeGraceSeconds", default.node_grace_seconds, 3),
         pod_eviction_seconds=block.number("podEvictionSeconds", default.pod_eviction_seconds, 0),
         autoscaler_seconds=block.number("autoscalerSeconds", default.autoscaler_seconds, 1),
+        stall_seconds=block.number("stallSeconds", default.stall_seconds, 0),
         local_slurm_user=block.text("localSlurmUser", default.local_slurm_user),
         port_range=_port_range(block, default.port_range),
     )

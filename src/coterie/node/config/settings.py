@@ -44,6 +44,8 @@ class ControllerSettings:
     1."""
     autoscaler_seconds: int = 15
     """`autoscalerSeconds`: how often HorizontalPodAutoscalers are evaluated."""
+    stall_seconds: int = 300
+    """`stallSeconds`: tasks whose engines are idle for so long at all parties are shown as Stalled; 0: never."""
     local_slurm_user: str = ""
     """`localSlurmUser`: the user as whom SlurmClusters with `local: true` run Slurm's commands on this machine; empty: such
     clusters are refused."""
