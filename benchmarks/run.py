@@ -42,6 +42,7 @@ from benchmarks import (
     bench_scheduler,
     bench_services,
     bench_store,
+    bench_traces,
     measures,
 )
 from benchmarks.measures import Bench, Plan
@@ -98,6 +99,7 @@ SECTIONS: dict[str, Section] = {
     "starts": measures.starts,
     "scheduler": scheduler,
     "autoscaling": bench_autoscaling.autoscaling,
+    "traces": bench_traces.traces,
     "services": bench_services.services,
     "pods": bench_pods.pods,
     "images": bench_images.images,
