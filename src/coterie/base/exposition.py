@@ -63,7 +63,7 @@ def merged(families: Iterable[Family]) -> list[Family]:
 
 
 def render(families: Iterable[Family]) -> str:
-    """The page. Families must have different names (`merged`); each is cut at MAX_ROWS, and `dropped` says by how much."""
+    """The page. Families must have different names (`merged`); each is cut at MAX_ROWS."""
     lines: list[str] = []
     for family in families:
         name = family.name
@@ -79,10 +79,3 @@ def render(families: Iterable[Family]) -> str:
                 lines.append(f"{name}{{{where}}} {shown}" if where else f"{name} {shown}")
     lines.append("")
     return "\n".join(lines)
-
-
-def dropped(families: Iterable[Family]) -> list[Row]:
-    """What `render` leaves out, by family."""
-    return [
-        (labels(family=family.name), len(family.rows) - MAX_ROWS) for family in families if len(family.rows) > MAX_ROWS
-    ]

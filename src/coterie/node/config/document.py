@@ -362,6 +362,7 @@ def _controllers(block: Block) -> ControllerSettings:
         node_grace_seconds=block.number("nodeGraceSeconds", default.node_grace_seconds, 3),
         pod_eviction_seconds=block.number("podEvictionSeconds", default.pod_eviction_seconds, 0),
         autoscaler_seconds=block.number("autoscalerSeconds", default.autoscaler_seconds, 1),
+        health_port=block.number("healthPort", default.health_port, *PORTS_OR_ANY),
         local_slurm_user=block.text("localSlurmUser", default.local_slurm_user),
         port_range=_port_range(block, default.port_range),
     )

@@ -44,6 +44,8 @@ class ControllerSettings:
     1."""
     autoscaler_seconds: int = 15
     """`autoscalerSeconds`: how often HorizontalPodAutoscalers are evaluated."""
+    health_port: int = 8090
+    """`healthPort`: where this machine may ask for the health and the metrics of the controllers; 0: nowhere."""
     local_slurm_user: str = ""
     """`localSlurmUser`: the user as whom SlurmClusters with `local: true` run Slurm's commands on this machine; empty: such
     clusters are refused."""
