@@ -67,7 +67,7 @@ def merged(families: Iterable[Family]) -> list[Family]:
 
 
 def render(families: Iterable[Family]) -> str:
-    """The page. Families must have different names (`merged`); each is cut at MAX_ROWS, and `dropped` says by how much."""
+    """The page. Families must have different names (`merged`); each is cut at MAX_ROWS."""
     lines: list[str] = []
     for family in families:
         name = family.name
@@ -116,9 +116,3 @@ def _add_rows(lines: list[str], family: Family) -> None:
         else:
             lines.append(f"{name}{{{where}}} {shown}" if where else f"{name} {shown}")
 
-
-def dropped(families: Iterable[Family]) -> list[Row]:
-    """What `render` leaves out, by family."""
-    return [
-        (labels(family=family.name), len(family.rows) - MAX_ROWS) for family in families if len(family.rows) > MAX_ROWS
-    ]
