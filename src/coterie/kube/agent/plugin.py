@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from coterie.base.trace import TraceParent
 from coterie.kube.agent.images.model import ANY_IMAGE, RequiredImage
 from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.pods.downward import DownwardNodeInfo
@@ -36,6 +37,8 @@ class ContainerAdditions:
     """(volume, subPath) -> what is mounted in its stead."""
     image: RequiredImage = ANY_IMAGE
     """What the container's image must be."""
+    span: TraceParent | None = None
+    """What is done for the container is part of this span."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from coterie.base import trace
 from coterie.base.pki import PkiError
 from coterie.kube.agent.images.model import ANY_IMAGE, RequiredImage
 from coterie.kube.agent.node.facts import MachineFacts
@@ -27,6 +28,8 @@ from coterie.kube.api import quantity
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.bandwidth import annotated_mbit
+from coterie.kuscia.api.jobs import trace_context
+from coterie.kuscia.api.jobs.trace_context import PodTrace
 from coterie.kuscia.engine import certificates, peers
 from coterie.kuscia.engine.certificates import EngineCertificateIssuer
 from coterie.kuscia.engine.templates import template, values
@@ -230,8 +233,12 @@ class EnginePlugin:
     ) -> ContainerAdditions:
         found: dict[str, str] = {}
         mounts: list[Mount] = []
+        where: PodTrace | None = None
         if self.is_engine(pod):
-            found = {**limits(container, facts), **{k: v for k, v in variables.items() if k in _LIMITS}}
+            where = trace_context.pod_trace(pod)
+            if where is not None and trace_context.VARIABLE not in variables:
+                found[trace_context.VARIABLE] = trace.traceparent(where.trace, where.pod)
+            found |= {**limits(container, facts), **{k: v for k, v in variables.items() if k in _LIMITS}}
             if (directory / CERTIFICATES).is_dir():
                 found |= certificates.variables(pod)
                 mounts.append(Mount(directory / CERTIFICATES, certificates.PLACE, read_only=True))
@@ -240,7 +247,8 @@ class EnginePlugin:
                 places = dict.fromkeys((DATA_PLACE, str(self._settings.data)))
                 mounts += [Mount(self._settings.data, each, optional=True) for each in places]
         rendered = await self._rendered(pod, container, {**variables, **found}, volumes, lookup)
-        return ContainerAdditions(found, tuple(mounts), rendered, required_image(pod, container))
+        span = where.parent if where is not None else None
+        return ContainerAdditions(found, tuple(mounts), rendered, required_image(pod, container), span)
 
     # Rendering.
 

@@ -34,6 +34,7 @@ from coterie.kuscia.gateway.names import (
     ROUTER,
     SOURCE,
     TLS_INSPECTOR,
+    TRACEPARENT,
     Json,
     address,
     file_source,
@@ -53,9 +54,9 @@ _START = f" - [%START_TIME%] %REQ({SOURCE})% %REQ({HOST}?:authority)%"
 _REQUEST = '"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %REQ(x-b3-traceid)% %REQ(x-b3-spanid)%'
 _RESULT = "%RESPONSE_CODE% %RESPONSE_FLAGS% %REQ(content-length)% %UPSTREAM_WIRE_BYTES_RECEIVED% %DURATION%"
 _DURATIONS = "%REQUEST_DURATION% %RESPONSE_DURATION% %RESPONSE_TX_DURATION%"
-# Bodies are never logged; their two columns stay, so that whoever splits Kuscia's lines still finds the others. The
-# reason comes last.
-_END = "- - %RESPONSE_CODE_DETAILS%\n"
+# Bodies are never logged; their two columns stay, so that whoever splits Kuscia's lines still finds the others. After
+# them come the reason and the trace, which Kuscia does not have.
+_END = f"- - %RESPONSE_CODE_DETAILS% %REQ({TRACEPARENT}):55%\n"
 EXTERNAL_LOG = " ".join(("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" + _START, _REQUEST, _RESULT, _END))
 FAILED_LOG = (
     "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% - [%START_TIME%] - %REQUESTED_SERVER_NAME% - - - - - - - - - -"

@@ -193,6 +193,14 @@ class PodCaller:
 
 
 @dataclass(frozen=True, slots=True)
+class DiagnosticSockets:
+    """Where our diagnostic endpoint listens."""
+
+    http: SocketAddress
+    grpc: SocketAddress
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotInputs:
     domain: str
     internal: SocketAddress | None
@@ -234,6 +242,8 @@ class SnapshotInputs:
     ingress_listeners: IngressListeners | None = None
     crypt: Path | None = None
     """The socket of the child process that encrypts bodies; None: there is none, and routes that ask for it are refused."""
+    diagnose: DiagnosticSockets | None = None
+    """None: there is no diagnostic endpoint for partners."""
     tuning: Tuning = Tuning()
 
     @property

@@ -1,6 +1,7 @@
 """Which request goes where: the virtual hosts of both listeners. Pure.
 
     external   kuscia-handshake.<us>.svc    our handshake and registration server, without token
+               diagnose.<us>.svc            our diagnostic endpoint, for partners only
                <service>.<us>.svc           our services, each for the domains it is opened to
                *.<third>.svc                what we carry for a partner that was granted it
                anything else                403 as for what is not opened, and 401 for whom we do not know
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from coterie.kuscia.gateway import ingress, peer_gateways, task_bandwidth, transit, tunnel
-from coterie.kuscia.gateway.clusters import HANDSHAKE
+from coterie.kuscia.gateway.clusters import DIAGNOSE, DIAGNOSE_GRPC, HANDSHAKE
 from coterie.kuscia.gateway.crypt import routing as crypt
 from coterie.kuscia.gateway.crypt.exchange import RouteSide
 from coterie.kuscia.gateway.egress import (
@@ -47,6 +48,8 @@ from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     AUTH_FILTER,
     BANDWIDTH_FILTER,
+    DIAGNOSE_SERVICE,
+    DOWNSTREAM_PROTOCOL,
     ERROR,
     FILTER_CONFIG,
     HANDSHAKE_SERVICE,
@@ -54,6 +57,7 @@ from coterie.kuscia.gateway.names import (
     IF_PRESENT,
     PEER_FINGERPRINT,
     PEER_KEY,
+    TRACE_BAGGAGE,
     Json,
     header,
     literal,
@@ -78,7 +82,9 @@ def external_routes(inputs: SnapshotInputs, live: frozenset[str]) -> Json:
     decorating = tuple(route for route in inputs.inbound if route.headers and not inputs.relayed(route))
     place = service_host_context(inputs)
     opened = (service_for_partners(place, each, decorating) for each in _services(inputs) if not each.domain_only)
+    diagnostic = [_diagnostic_host(inputs)] if inputs.diagnose is not None else []
     hosts = [
+        *(crypt.for_partners(each, inputs) for each in diagnostic),
         *(crypt.for_partners(each, inputs) for each in opened),
         *_carried(inputs, live),
         *transit.carrier_hosts(inputs, live),
@@ -175,6 +181,26 @@ def _handshake_host(inputs: SnapshotInputs, *, outside: bool) -> Json:
     return host
 
 
+# ---- diagnosis ----
+
+
+def _diagnostic_host(inputs: SnapshotInputs) -> Json:
+    """For authenticated partners; the table of our own pods does not have it."""
+    idle = inputs.tuning.idle_stream_seconds
+    return {
+        "name": DIAGNOSE_SERVICE,
+        "domains": [f"{DIAGNOSE_SERVICE}.{name}.svc" for name in inputs.names],
+        "request_headers_to_add": [
+            header(PEER_FINGERPRINT, "%DOWNSTREAM_PEER_FINGERPRINT_256%"),
+            header(DOWNSTREAM_PROTOCOL, "%PROTOCOL%"),
+        ],
+        "routes": [
+            {"match": {**ALL, "grpc": {}}, "route": send_to(idle, DIAGNOSE_GRPC)},
+            {"match": ALL, "route": send_to(idle, DIAGNOSE)},
+        ],
+    }
+
+
 # ---- partners ----
 
 
@@ -187,6 +213,7 @@ def _to_partner(inputs: SnapshotInputs, route: Route, live: frozenset[str]) -> t
     leaving = sender(inputs, route)
     assert leaving is not None
     ports = live_ways(inputs, leaving, live)
+    host["request_headers_to_remove"] = list(TRACE_BAGGAGE)
     # Our name stands in the table.
     host["request_headers_to_add"] = credentials(leaving)
     host["routes"] = [

@@ -8,6 +8,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -39,6 +40,8 @@ from coterie.node.config.settings import (
     NetworkConfig,
     NodeSettings,
     Notice,
+    TraceExportConfig,
+    TracesConfig,
 )
 
 _POD_RANGES, _CLUSTER_RANGES, _SERVICE_RANGES = (8, 24), (8, 22), (8, 24)
@@ -131,6 +134,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         data_mesh=_data_mesh(top.block("dataMesh"), section) if mode != "master" else DataMeshConfig(enabled=False),
         kuscia_api=_kuscia_api(top, section),
         metrics=_metrics(top.block("metrics"), section),
+        traces=_traces(top.block("traces")),
         domain_key=_domain_key(top),
         log_level=level,
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
@@ -344,6 +348,44 @@ def _metrics(block: Block, section: gateway.GatewaySection) -> MetricsConfig:
         allow=allow,
         token_file=block.text("tokenFile", ""),
     )
+
+
+def _traces(block: Block) -> TracesConfig:
+    inner = block.block("otlp")
+    otlp = _trace_export(inner) if inner.text("endpoint", "") else None
+    for key in ("headersFile", "caFile", "certFile", "keyFile", "timeoutSeconds"):
+        if otlp is None and inner.raw(key) is not None:
+            raise inner.refused(key, "means nothing without traces.otlp.endpoint")
+    enabled = block.flag("enabled", otlp is not None)
+    return TracesConfig(enabled=enabled, file=block.flag("file", True), otlp=otlp)
+
+
+def _trace_export(block: Block) -> TraceExportConfig:
+    default, endpoint = TraceExportConfig(""), block.text("endpoint")
+    found = urlsplit(endpoint)
+    if found.scheme not in ("http", "https") or not found.hostname or found.username or found.query or found.fragment:
+        raise block.refused("endpoint", f'must be such as https://collector:4318/v1/traces, not "{endpoint}"')
+    made = TraceExportConfig(
+        endpoint=endpoint if found.path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces",
+        headers_file=block.text("headersFile", ""),
+        ca_file=block.text("caFile", ""),
+        certificate_file=block.text("certFile", ""),
+        key_file=block.text("keyFile", ""),
+        timeout_seconds=block.number("timeoutSeconds", default.timeout_seconds, 1, 60),
+    )
+    if bool(made.certificate_file) != bool(made.key_file):
+        raise block.refused("certFile", "and keyFile belong together; give both or neither")
+    secret = made.headers_file or made.certificate_file or made.ca_file
+    if found.scheme == "http" and secret and not _is_loopback(found.hostname):
+        raise block.refused("endpoint", "must be https, since headers or certificates are given for it")
+    return made
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _kuscia_api(top: Block, section: gateway.GatewaySection) -> KusciaApiConfig:
