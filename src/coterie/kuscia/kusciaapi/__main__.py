@@ -40,6 +40,7 @@ async def serve(
         settings.paths,
         identities.load(settings.paths, settings.domain),
         SYSTEM_CLOCK,
+        settings.node,
     )
     try:
         async with KusciaApiServer(
@@ -80,7 +81,8 @@ def main() -> None:
     parser.add_argument("--beat", type=float, required=True)
     for name in ("--timeouts", "--conf-timeouts"):
         parser.add_argument(name, type=Timeouts.parse, default=Timeouts())
-    parser.add_argument("--gateway", default="")
+    for name in ("--gateway", "--node"):
+        parser.add_argument(name, default="")
     parser.add_argument("--listeners", type=listener_handover.inherited, required=True)
     chosen = parser.parse_args()
     child_logging.configure()
@@ -99,6 +101,7 @@ def main() -> None:
         gateway=chosen.gateway,
         timeouts=chosen.timeouts,
         conf_timeouts=chosen.conf_timeouts,
+        node=chosen.node,
     )
     asyncio.run(serve(settings, chosen.api, chosen.listeners, chosen.beat))
 

@@ -26,11 +26,11 @@ from coterie.kube.network.policies.enforcer import PolicyEnforcer
 from coterie.kube.network.ports.publisher import PortPublisher
 from coterie.kuscia.api.log_query import DATAMESH, ENGINE, GATEWAY, SOURCES
 from coterie.kuscia.api.types.job import APP_IMAGES
+from coterie.kuscia.control.log_index import PodLogIndex
+from coterie.kuscia.control.log_search import NodeLogSearch
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
-from coterie.kuscia.engine.log_index import PodLogIndex
 from coterie.kuscia.engine.log_index_plugin import LogIndexPlugin
-from coterie.kuscia.engine.log_search import NodeLogSearch
 from coterie.kuscia.engine.remote_engines import RemoteGateway
 from coterie.kuscia.engine.remote_groups import AppliedRemotePods, RemoteGroups
 from coterie.kuscia.engine.templates.config_store import ConfigStore, DomainConfig, NoConfigStore, SealedConfig

@@ -41,7 +41,7 @@ from coterie.kuscia.api.log_query import (
     log_query,
 )
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
-from coterie.kuscia.engine.log_index import LoggedPod, PodLogIndex
+from coterie.kuscia.control.log_index import LoggedPod, PodLogIndex
 
 MAX_TASKS: Final = 256
 MAX_PODS: Final = 256
