@@ -101,7 +101,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
                 allow_privileged=chosen.allow_privileged,
                 defaults=chosen.defaults,
             ),
-            logs=PodLogSettings(max_age_days=rotation.max_age_days),
+            logs=PodLogSettings(max_age_days=rotation.max_age_days, max_total_bytes=rotation.max_total_mb << 20),
             default_handler=container_runtime.default_handler(
                 chosen, container_runtime.installed, root=os.getuid() == 0
             ),
