@@ -14,6 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "coterie"
 ALTITUDE = {
     "base": 0,
     "engines": 0,
+    "dashboards": 0,
     "http": 1,
     "kube.api": 2,
     "kube.store": 3,

@@ -177,8 +177,8 @@ def test_without_loopback_addresses_ports_are_free_ones(monkeypatch):
 
 
 def test_ports_that_are_not_ours_to_open_are_not_asked_for():
-    assert network.usual_ports(0) == (6443, 10250, 8070, 8071, 8082, 8083, 8060, 8061, 80, 1080, 53)
-    assert network.usual_ports(1024) == (6443, 10250, 8070, 8071, 8082, 8083, 8060, 8061, 10080, 1080, 10053)
+    assert network.usual_ports(0) == (6443, 10250, 8070, 8071, 8082, 8083, 8060, 8061, 9091, 80, 1080, 53)
+    assert network.usual_ports(1024) == (6443, 10250, 8070, 8071, 8082, 8083, 8060, 8061, 9091, 10080, 1080, 10053)
 
 
 def test_two_at_once_wait_for_each_other(monkeypatch):

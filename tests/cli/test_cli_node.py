@@ -308,29 +308,34 @@ def test_drain_evicts_and_waits_for_budgets(live, server):
     live("delete", "node", node)
 
 
-def test_describe_tells_what_runs_containers(live):
+def test_describe_tells_what_runs_containers(live, server):
     name = f"described-{os.getpid()}"
     about = {
         "handlers": [
             {"name": "runp", "available": True, "version": "1.2"},
+            {"name": "runc", "available": True, "version": "1.1.5"},
             {"name": "gvisor", "available": False, "why": "runsc is not installed; install it"},
         ],
         "limitations": ["Landlock is not used."],
     }
     notes = {"coterie.io/runtime": json.dumps(about)}
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": notes}}
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H200"}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": notes, "labels": labels}}
     assert live("apply", "-f", "-", stdin=json.dumps(node)).code == 0
+    gpus = {"capacity": {"cpu": "2", "nvidia.com/gpu": "2"}, "allocatable": {"cpu": "2", "nvidia.com/gpu": "1"}}
+    _patch_status(f"http://127.0.0.1:{server.port}", f"/api/v1/nodes/{name}", gpus)
     found = live("node", "describe", name)
     assert found.code == 0, found.err
     for words in (
         r"runp +1\.2 +3 ms +0 +namespaces",
         r"gvisor: +runsc is not installed; install it",
-        r"Missing walls and limits:\n +Landlock is not used\.",
+        r"nvidia\.com/gpu +2 +1 +NVIDIA-H200",
+        r"Missing walls and limits:\n +Landlock is not used\.\n +runc 1\.1\.5 is older than 1\.1\.12",
     ):
         assert re.search(words, found.out), found.out
     document = json.loads(live("node", "describe", name, "-o", "json").out)
-    assert document["handlers"][1] | {"wall": ""} == {
-        **about["handlers"][1],
+    assert document["handlers"][2] | {"wall": ""} == {
+        **about["handlers"][2],
         "version": "",
         "startMedian": "135 ms",
         "memoryPerPod": "40 MB",

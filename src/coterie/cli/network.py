@@ -34,12 +34,14 @@ from coterie.kube.network.pods.netlink import NETLINK_ROUTE, NetlinkSocket
 from coterie.kuscia.gateway.registration.registration_files import registration_file
 from coterie.node import config
 from coterie.node.config import NetworkConfig, NodeSettings, gateway, ports
+from coterie.node.config.settings import MetricsConfig
 
 MASTER = "kuscia-system"
 TOPOLOGIES = ("p2p", "center")
 API_PORT, AGENT_PORT = 6443, 10250
 _SERVICE_PORTS = (8070, 8071, 8082, 8083, 8060, 8061)
 """Of the data mesh, KusciaAPI and ConfManager."""
+_METRICS_PORT = MetricsConfig().port
 _LAST_ADDRESS = 254
 _SHARED = "127.0.0.1"
 """Where nodes are when they cannot have addresses of their own."""
@@ -311,6 +313,7 @@ def usual_ports(lowest: int) -> tuple[int, ...]:
         API_PORT,
         AGENT_PORT,
         *_SERVICE_PORTS,
+        _METRICS_PORT,
         *(port if port >= lowest else gateway.UNPRIVILEGED[port] for port in gateway_ports),
     )
 

@@ -37,6 +37,11 @@ async def test_a_pod_runs_and_is_told_as_kubernetes_tells_it(here: World) -> Non
     assert here.machine.started == [("web", "main", 0)]
 
 
+async def test_ids_of_containers_begin_with_the_handler_that_the_pod_asked_for(here: World) -> None:
+    await here.create(pod("boxed", runtimeClassName="runp"))
+    assert status_named(await here.pod_until("boxed", is_ready))["containerID"].startswith("runp://")
+
+
 @pytest.mark.parametrize(
     ("script", "wanted", "reason", "code"),
     [

@@ -28,6 +28,12 @@ def test_memory_in_bytes() -> None:
     assert found == {"node_memory_MemTotal_bytes": {"": 1048576}, "node_memory_MemAvailable_bytes": {"": 524288}}
 
 
+def test_processes_that_were_killed_for_want_of_memory() -> None:
+    (family,) = machine.kills("nr_free_pages 12\noom_kill 3\n")
+    assert (family.name, family.rows) == ("node_vmstat_oom_kill", [("", 3)])
+    assert machine.kills("nr_free_pages 12\n") == []
+
+
 def test_whole_disks_only() -> None:
     text = (
         " 254 0 vda 10 0 16 1000 20 0 32 2000 3 4000 5000 0 0 0 0\n 254 1 vda1 1 0 2 3 4 0 5 6 0 7 8\n"

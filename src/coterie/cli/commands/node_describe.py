@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from coterie.kube.client.client import Client
 
 HELP = """
 Show what can run the containers of a node: its runtime handlers with versions and costs, those that it lacks with the
-reason and what to do, and what the machine cannot isolate or limit. A pod chooses a handler by its runtimeClassName; the
+reason and what to do, its GPUs, and what the machine cannot isolate or limit. A pod chooses a handler by its runtimeClassName; the
 classes have the names of the handlers. Conditions, addresses and capacity: `coterie describe node NODE`.
 
 Examples:
@@ -31,6 +32,9 @@ Examples:
 """
 _NODES = NODES.as_dynamic
 _UNKNOWN = "-"
+_DEVICE_DOMAINS = ("nvidia.com/", "amd.com/")
+_FIXED_RUNC = "1.1.12"
+"""The first one in which a working directory cannot lead out of the container (CVE-2024-21626)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,13 @@ class _Handler(msgspec.Struct, frozen=True):
     available: bool
     why: str = ""
     version: str = ""
+
+
+class _Devices(msgspec.Struct, frozen=True):
+    resource: str
+    capacity: str
+    usable: str
+    product: str = ""
 
 
 class _RuntimeFacts(msgspec.Struct, frozen=True):
@@ -106,7 +117,43 @@ def _document(node: Object, facts: _RuntimeFacts) -> Object:
         cost = COSTS.get(each.name)
         costs = {"startMedian": cost.start, "memoryPerPod": cost.memory, "wall": cost.wall} if cost else {}
         handlers.append({**msgspec.to_builtins(each), **costs})
-    return {"node": node["metadata"]["name"], "handlers": handlers, "limitations": facts.limitations}
+    return {
+        "node": node["metadata"]["name"],
+        "handlers": handlers,
+        "devices": [msgspec.to_builtins(each) for each in _devices(node)],
+        "limitations": _limitations(facts),
+    }
+
+
+def _devices(node: Object) -> list[_Devices]:
+    """What the node offers of GPUs; those that failed are in its capacity only."""
+    status = node.get("status") or {}
+    labels = node["metadata"].get("labels") or {}
+    usable = status.get("allocatable") or {}
+    found = []
+    for resource, count in sorted((status.get("capacity") or {}).items()):
+        if resource.startswith(_DEVICE_DOMAINS):
+            product = labels.get("nvidia.com/gpu.product", "") if resource == "nvidia.com/gpu" else ""
+            found.append(_Devices(resource, str(count), str(usable.get(resource, "0")), product))
+    return found
+
+
+def _limitations(facts: _RuntimeFacts) -> list[str]:
+    old = [
+        f"runc {each.version} is older than {_FIXED_RUNC}: unless your distribution has mended CVE-2024-21626 in it, a "
+        "container can reach files of the machine; update its package, or take the handler crun."
+        for each in facts.handlers
+        if each.name == "runc" and each.available and _is_before(each.version, _FIXED_RUNC)
+    ]
+    return [*facts.limitations, *old]
+
+
+def _is_before(version: str, other: str) -> bool:
+    return _numbers(version) < _numbers(other) if version else False
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(digits) for digits in re.findall(r"\d+", version)[:3])
 
 
 def _sheet(node: Object, facts: _RuntimeFacts) -> str:
@@ -123,8 +170,12 @@ def _sheet(node: Object, facts: _RuntimeFacts) -> str:
             sheet.field(each.name, each.why)
         if not missing:
             sheet.line("<none>")
+    if devices := _devices(node):
+        with sheet.section("Devices"):
+            rows = [(each.resource, each.capacity, each.usable, each.product or _UNKNOWN) for each in devices]
+            sheet.table(("Resource", "Count", "Usable", "Product"), rows)
     with sheet.section("Missing walls and limits"):
-        for sentence in facts.limitations or ["<none>"]:
+        for sentence in _limitations(facts) or ["<none>"]:
             sheet.line(sentence)
     return sheet.text()
 

@@ -121,6 +121,17 @@ def memory(meminfo: str) -> list[Family]:
     ]
 
 
+def kills(vmstat: str) -> list[Family]:
+    """Of /proc/vmstat: processes that the kernel ended for want of memory."""
+    counts = dict(line.split() for line in vmstat.splitlines())
+    name = "oom_kill"
+    return (
+        [_one(f"node_vmstat_{name}", f"/proc/vmstat information field {name}.", "untyped", int(counts[name]))]
+        if name in counts
+        else []
+    )
+
+
 def disks(diskstats: str) -> list[Family]:
     """Of /proc/diskstats: whole disks."""
     found = []
@@ -257,6 +268,7 @@ class MachineSource:
         return [
             *cpu(self._read("stat")),
             *memory(self._read("meminfo")),
+            *kills(self._read("vmstat")),
             *disks(self._read("diskstats")),
             *network(self._read("net/dev")),
             *load(self._read("loadavg")),

@@ -97,9 +97,9 @@ class ApiPlane:
             self._audit_file = FileSink(settings.paths.logs / Path(api.audit_log), settings.logrotate.of_node)
         if self._audit_file is not None and policy is None:
             sinks.append(SelectedSink(self._audit_file, frozenset({CONTROLLER_USER.name})))
-        self._store = SqliteStore(settings.paths.database, clock=clock)
+        self.store = SqliteStore(settings.paths.database, clock=clock)
         self.server = ApiServer(
-            self._store,
+            self.store,
             Settings(
                 signer=TokenSigner(self._identity.token_key),
                 audit_sinks=sinks,
@@ -133,7 +133,7 @@ class ApiPlane:
         self._stop.set()
 
     async def run(self) -> None:
-        await self._store.open()
+        await self.store.open()
         try:
             await self.server.start()
             api = self._settings.api
@@ -154,7 +154,7 @@ class ApiPlane:
                 self._gateway_socket.unlink(missing_ok=True)
                 await self.server.stop()
         finally:
-            await self._store.close()
+            await self.store.close()
             if self._audit_file is not None:
                 self._audit_file.close()
 

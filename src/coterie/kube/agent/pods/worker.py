@@ -19,7 +19,7 @@ from coterie.base.backoff import Backoff, Policy
 from coterie.base.log import logger
 from coterie.kube.agent.images.store import remove_tree
 from coterie.kube.agent.pods import history as histories
-from coterie.kube.agent.pods import operations, pod_model, resize
+from coterie.kube.agent.pods import operations, pod_model, resize, security_context
 from coterie.kube.agent.pods.containers import termination_message
 from coterie.kube.agent.pods.decide import (
     EVICTED,
@@ -333,7 +333,7 @@ class PodWorker:
 
     def _adopted(self, name: str, run: ContainerState) -> Probed | None:
         """What the API was told of this very run by the agent before us: readiness must not flicker on a restart."""
-        wanted = pod_model.container_id(self._tools.runtime.name, self.uid, name, run.attempt)
+        wanted = pod_model.container_id(self._runtime_name(), self.uid, name, run.attempt)
         status = pod_model.status_in(self.pod)
         for group in ("initContainerStatuses", "containerStatuses"):
             for container_status in status.get(group) or ():
@@ -612,11 +612,15 @@ class PodWorker:
         known = pod_model.status_in(self.pod).get("podIP") or ""
         there = self._stage == "prepared" or bool(known)
         return PodLocation(
-            self._tools.runtime.name,
+            self._runtime_name(),
             address,
             (self._tools.runtime.pod_ip(self.uid) or known or address) if there else "",
             self._messages,
         )
+
+    def _runtime_name(self) -> str:
+        """As the IDs of containers begin: the handler that the pod asked for, else the node's runtime."""
+        return security_context.handler_of(self.pod, self._tools.runtime.name)
 
     def _report(self) -> None:
         if self._removed or self._finishing or pod_model.phase_is_final(self.pod):

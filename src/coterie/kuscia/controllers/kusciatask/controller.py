@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace as _replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,7 +21,7 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.ids import uid4
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
-from coterie.kube.api.meta import ApiObject, Object, ObjectKey, is_true
+from coterie.kube.api.meta import ApiObject, Object, ObjectKey, find_condition, is_true
 from coterie.kube.api.retries import Outlook, outlook, public_reason, status_message
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.kind import Kind
@@ -40,8 +41,9 @@ from coterie.kube.control.preconditions import preconditions
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.engine_template import EngineTemplateError
-from coterie.kuscia.api.jobs.conditions import RESOURCE_CREATED
+from coterie.kuscia.api.jobs.conditions import RESOURCE_CREATED, STALLED, WAITING
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
+from coterie.kuscia.api.jobs.retries import TASK_STALLED
 from coterie.kuscia.api.partner_policy import Usage, usage_of
 from coterie.kuscia.api.reserving import task_resource
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute
@@ -61,8 +63,11 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.api.types.partner_policy import PartnerPolicy
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
+from coterie.kuscia.control.job_metrics import JobMetrics
 from coterie.kuscia.control.partner_quotas import PartnerQuotas, QuotaRefusal
 from coterie.kuscia.control.port_pool import PortPool
+from coterie.kuscia.control.task_counters import TASK_COUNTERS
+from coterie.kuscia.controllers.kusciatask import plan as plans
 from coterie.kuscia.controllers.kusciatask import render
 from coterie.kuscia.controllers.kusciatask.party_workloads import (
     PartyWorkload,
@@ -128,9 +133,13 @@ class KusciaTaskReconciler:
         ports: PortPool,
         quotas: PartnerQuotas,
         events: EventRecorder | None,
+        stall_seconds: int = 0,
         clock: Clock,
+        metrics: JobMetrics | None = None,
     ) -> None:
+        self._stall_seconds = stall_seconds
         self._client = client
+        self._metrics = metrics or JobMetrics()
         self._quotas = quotas
         self._events = events
         self._clock = clock
@@ -162,6 +171,8 @@ class KusciaTaskReconciler:
             return await self._remove(task)
         unschedulable = (task.metadata.labels or {}).get(labels.KUSCIA_TASK_UNSCHEDULABLE) == "true"
         if unschedulable and task.status.phase != TaskPhase.FAILED:
+            if task.status.phase != TaskPhase.SUCCEEDED:
+                await self._write(task, plans.unschedulable(task, rfc3339(self._clock.now())))
             return DONE
         if not task.metadata.has_finalizer(labels.FINALIZER_TASK):
             await add_finalizer(self._client, KUSCIA_TASKS, key.name, key.namespace, labels.FINALIZER_TASK)
@@ -183,7 +194,8 @@ class KusciaTaskReconciler:
             except InTheWay as reason:
                 self._trouble[task.metadata.uid] = f"an earlier task still has {reason}"
                 self._log.info("Waiting for an earlier object to go", task=key.name, why=str(reason))
-                return Result(after=_IN_THE_WAY)
+                wanted = _replace(plans.earlier_object(view, str(reason)), after=_IN_THE_WAY)
+                status = wanted.status
             except TaskObjectsRefused as problem:
                 self._log.warning("Objects of the task were refused", task=key.name, why=str(problem))
                 wanted = refused(view, status, problem.refusals)
@@ -247,6 +259,7 @@ class KusciaTaskReconciler:
             now=self._clock.now(),
             trouble=self._trouble.get(task.metadata.uid, ""),
             over_quota=self._claim(task, own),
+            default_stall_seconds=self._stall_seconds,
         )
 
     def _claim(self, task: KusciaTask, own: Sequence[PartyWorkload]) -> QuotaRefusal | None:
@@ -380,7 +393,7 @@ class KusciaTaskReconciler:
     ) -> dict[str, ServiceOfTask]:
         task = view.task
         runtime_class = self._quotas.runtime_class_of(task.spec.initiator)
-        body = render.pod(task, party, which, numbers, reservation, runtime_class)
+        body = render.pod(task, party, which, numbers, reservation, runtime_class, int(view.stall_seconds))
         with _refusing(party.domain, party.role, PODS, body):
             pod = await self._ensure_pod(task, body)
         owner = reference(PODS, pod.metadata)
@@ -541,17 +554,42 @@ class KusciaTaskReconciler:
             raise
         if status.phase != task.status.phase:
             self._record_event(task, status)
+        elif status.phase not in TASK_ENDED:
+            self._record_waiting(task, status)
         return written
+
+    def _record_waiting(self, task: KusciaTask, status: KusciaTaskStatus) -> None:
+        """An event when the task begins to wait for something else, and when it stalls; not for each attempt."""
+        before = find_condition(task.status.conditions, WAITING)
+        now = find_condition(status.conditions, WAITING)
+        if is_true(status.conditions, STALLED) and not is_true(task.status.conditions, STALLED):
+            TASK_COUNTERS.stalls += 1
+            self._log.warning("Task is stalled", task=task.metadata.name, why=status.message)
+        if self._events is None or now is None or (before is not None and before.reason == now.reason):
+            return
+        resource = KUSCIA_TASKS.resource
+        about = reference_to(task, api_version=resource.api_version, kind=resource.kind)
+        if now.reason == STALLED:
+            self._events.warning(about, STALLED, status.message)
+        else:
+            self._events.normal(about, WAITING, status.message)
 
     def _record_event(self, task: KusciaTask, status: KusciaTaskStatus) -> None:
         first = status.message.partition("\n")[0]
+        TASK_COUNTERS.stall_failures += status.reason == TASK_STALLED
         self._log.info("Task phase changed", task=task.metadata.name, phase=status.phase, why=first)
+        self._metrics.tasks.ended(status.phase)
         # The status says how a task goes on; an event of its own is for what somebody should look at.
         if self._events is None or status.phase != TaskPhase.FAILED:
             return
         resource = KUSCIA_TASKS.resource
         about = reference_to(task, api_version=resource.api_version, kind=resource.kind)
         self._events.warning(about, status.reason or "Failed", first or "The task failed")
+
+    def phase_to_reconcile(self, key: ObjectKey) -> str | None:
+        """For metrics; None: the task is gone or ended, and there is little to do."""
+        task = self.tasks.cache.by_key(key)
+        return None if task is None or task.status.phase in TASK_ENDED else task.status.phase
 
     # Whom a change concerns.
 
@@ -657,13 +695,24 @@ def make(
     ports: PortPool | None = None,
     quotas: PartnerQuotas | None = None,
     events: EventRecorder | None = None,
+    stall_seconds: int = 0,
+    metrics: JobMetrics | None = None,
     workers: int = 8,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
-    """`ports`, `quotas`: the control plane's; others that give out numbers, or start partners' work, must use the same."""
+    """`ports`, `quotas`: the control plane's; others that give out numbers, or start partners' work, must use the same.
+    `stall_seconds`: after how long without activity tasks are shown as Stalled that do not say it; 0: never."""
     quotas = quotas or PartnerQuotas(informers)
+    metrics = metrics or JobMetrics()
     reconciler = KusciaTaskReconciler(
-        client, informers, ports=ports or PortPool(), quotas=quotas, events=events, clock=clock
+        client,
+        informers,
+        ports=ports or PortPool(),
+        quotas=quotas,
+        events=events,
+        metrics=metrics,
+        stall_seconds=stall_seconds,
+        clock=clock,
     )
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.tasks, reconciler.keys_of_task),
@@ -673,4 +722,5 @@ def make(
         Watches(reconciler.images, reconciler.keys_of_image),
         Watches(quotas.policies, reconciler.keys_of_policy),
     ]
-    return Controller("kusciatask", reconciler.reconcile, watches, workers=workers, clock=clock, retry=_RETRY)
+    reconcile = metrics.tasks.timed(reconciler.reconcile, reconciler.phase_to_reconcile, clock)
+    return Controller("kusciatask", reconcile, watches, workers=workers, clock=clock, retry=_RETRY)

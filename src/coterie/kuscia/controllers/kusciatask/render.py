@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from coterie.kube.api.labels import COTERIE_LEAN_ENDPOINTS
+from coterie.kube.api.labels import COTERIE_IDLE_SECONDS, COTERIE_LEAN_ENDPOINTS
 from coterie.kube.api.meta import Object, OwnerReference
 from coterie.kuscia.api import engine_template, labels
 from coterie.kuscia.api.engine_template import CLUSTER, DOMAIN, LOCAL, TEMPLATE_VOLUME, as_text
@@ -69,8 +69,10 @@ def pod(
     numbers: Numbers,
     reservation: Reservation,
     runtime_class: str = "",
+    idle_seconds: int = 0,
 ) -> Object:
-    """`runtime_class`: what the policy of the partner who began the task demands."""
+    """`runtime_class`: what the policy of the partner who began the task demands. `idle_seconds`: after how long the agent
+    reports that the pod does nothing; 0: never."""
     protocol = (task.metadata.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE)
     templated = engine_template.is_templated(party.config_templates, party.containers)
     own = _numbers(party, which, numbers)
@@ -98,6 +100,7 @@ def pod(
         labels.COTERIE_APP_IMAGE: party.app_image,
         **({labels.COTERIE_COMPONENT_FIELD: party.component_field} if party.component_field else {}),
         **engine_template.metrics_of(party.containers, own),
+        **({COTERIE_IDLE_SECONDS: str(idle_seconds)} if idle_seconds else {}),
     }
     for key in (labels.KUSCIA_JOB_ID, labels.KUSCIA_TASK_ALIAS, labels.COTERIE_FLOW):
         if (value := (task.metadata.annotations or {}).get(key)) is not None:
@@ -158,6 +161,7 @@ def services(
                         labels.KUSCIA_PROTOCOL: port.protocol,
                         labels.KUSCIA_ACCESS_DOMAIN: ",".join(sorted(party.access[port.name])),
                         labels.KUSCIA_TASK_ID: task.metadata.name,
+                        labels.COTERIE_TASK_PARTIES: ",".join(sorted({each.domain_id for each in task.spec.parties})),
                         **{
                             f"{labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX}{limit.destination_id}": str(limit.limit_kbps)
                             for limit in party.bandwidth
@@ -272,6 +276,7 @@ def group(task: KusciaTask, own: Sequence[PartyWorkload], *, initiates: bool, di
         "spec": {
             "minReservedMembers": min(wanted, total),
             "initiator": task.spec.initiator,
+            **({"bandwidthRequest": task.spec.bandwidth_request} if task.spec.bandwidth_request else {}),
             "resourceReservedSeconds": (chosen and chosen.resource_reserved_seconds) or _RESERVED_SECONDS,
             "lifecycleSeconds": (chosen and chosen.lifecycle_seconds) or _LIFE_SECONDS,
             "retryIntervalSeconds": (chosen and chosen.retry_interval_seconds) or _RETRY_SECONDS,
