@@ -27,10 +27,17 @@ class LogIndexPlugin(PodNetworkPlugin):
         entry = entry_of(pod, self._domain, int(self._clock.now().timestamp()), lookup)
         if entry is None:
             return
+        about = {
+            "pod": f"{entry.namespace}/{entry.pod}",
+            "job": entry.job,
+            "task": entry.task,
+            "party": entry.namespace,
+        }
+        log.info("An engine starts", **about)
         try:
             self._index.add(entry)
         except OSError as problem:
-            log.warning("The output of a pod cannot be entered in the index", pod=entry.pod, error=problem)
+            log.warning("The output of a pod cannot be entered in the index", error=problem, **about)
 
 
 def entry_of(pod: Object, domain: str, now: int, lookup: Lookup) -> LoggedPod | None:
