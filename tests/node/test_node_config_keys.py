@@ -92,6 +92,7 @@ USED = [
     ("logrotate.maxFiles", 7, "logrotate.max_files", 7, AUTONOMY),
     ("logrotate.maxFileSizeMB", 20, "logrotate.max_file_mb", 20, AUTONOMY),
     ("logrotate.maxAgeDays", 3, "logrotate.max_age_days", 3, AUTONOMY),
+    ("logrotate.maxTotalSizeMB", 0, "logrotate.max_total_mb", 0, AUTONOMY),
     ("capacity.cpu", 4, "agent.capacity.cpu", "4", AUTONOMY),
     ("capacity.memory", "8Gi", "agent.capacity.memory", "8Gi", AUTONOMY),
     ("capacity.storage", "100Gi", "agent.capacity.storage", "100Gi", AUTONOMY),

@@ -160,6 +160,7 @@ def _rotation(block: Block) -> LogRotation:
         max_files=block.number("maxFiles", 5, 1),
         max_file_mb=block.number("maxFileSizeMB", 0, 1) or None,
         max_age_days=block.number("maxAgeDays", 30, 1),
+        max_total_mb=block.number("maxTotalSizeMB", 2048, 0),
     )
 
 

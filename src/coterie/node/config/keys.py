@@ -35,7 +35,7 @@ USED = (
     "confManager.HTTPPort", "confManager.GRPCPort",
     "confManager.readTimeout", "confManager.writeTimeout", "confManager.idleTimeout",
     # Ours alone.
-    "root", "logFormat", "join",
+    "root", "logFormat", "join", "logrotate.maxTotalSizeMB",
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
     "apiServer.auditPolicy",
     "controllers.profile", "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",

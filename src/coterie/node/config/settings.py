@@ -209,6 +209,8 @@ class LogRotation:
     max_file_mb: int | None = None
     """None: as each kind of log has it."""
     max_age_days: int = 30
+    max_total_mb: int = 2048
+    """Of all output of pods that are gone; 0: no limit."""
 
     @property
     def of_node(self) -> Rotation:

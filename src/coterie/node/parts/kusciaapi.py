@@ -70,6 +70,7 @@ def kusciaapi_groups(
         timeouts=chosen.timeouts,
         conf_timeouts=chosen.conf_timeouts,
         log_rotation=settings.logrotate.of_node,
+        node=settings.agent.node_name if settings.agent is not None else "",
     )
     if pods is not None:
         made = replace(made, conf_address=pods.address)

@@ -51,6 +51,7 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.api.types.partner_policy import PartnerPolicy
 from coterie.kuscia.control.job_metrics import JobMetrics
+from coterie.kuscia.control.log_facts import facts_of_job
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.task_counters import TASK_COUNTERS
 from coterie.kuscia.controllers.kusciajob import launch
@@ -428,4 +429,11 @@ def make(
         Watches(reconciler.policies, reconciler.keys_of_policy),
     ]
     reconcile = metrics.jobs.timed(reconciler.reconcile, reconciler.phase_to_reconcile, clock)
-    return Controller("kusciajob", reconcile, watches, workers=workers, clock=clock)
+    return Controller(
+        "kusciajob",
+        reconcile,
+        watches,
+        workers=workers,
+        clock=clock,
+        log_facts=lambda key: facts_of_job(key.name, reconciler.jobs.cache.by_key(key)),
+    )

@@ -68,6 +68,7 @@ from coterie.kuscia.api.types.job import (
 from coterie.kuscia.api.types.partner_policy import PartnerPolicy
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
 from coterie.kuscia.control.job_metrics import JobMetrics
+from coterie.kuscia.control.log_facts import facts_of_task
 from coterie.kuscia.control.partner_quotas import PartnerQuotas, QuotaRefusal
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.control.task_counters import TASK_COUNTERS
@@ -786,4 +787,12 @@ def make(
         Watches(quotas.policies, reconciler.keys_of_policy),
     ]
     reconcile = metrics.tasks.timed(reconciler.reconcile, reconciler.phase_to_reconcile, clock)
-    return Controller("kusciatask", reconcile, watches, workers=workers, clock=clock, retry=_RETRY)
+    return Controller(
+        "kusciatask",
+        reconcile,
+        watches,
+        workers=workers,
+        clock=clock,
+        retry=_RETRY,
+        log_facts=lambda key: facts_of_task(key.name, reconciler.tasks.cache.by_key(key)),
+    )
