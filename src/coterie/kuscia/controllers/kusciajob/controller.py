@@ -30,6 +30,7 @@ from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.phases import JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
 from coterie.kuscia.api.jobs.references import ungranted
 from coterie.kuscia.api.jobs.retries import TASK_STOPPED
+from coterie.kuscia.api.jobs.trace_context import job_trace
 from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, admit
 from coterie.kuscia.api.partner_requests import job_request
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
@@ -331,7 +332,7 @@ class KusciaJobReconciler:
             self._record_event(job, status)
 
     def _record_event(self, job: KusciaJob, status: KusciaJobStatus) -> None:
-        log = self._log.bind(job=job.metadata.name, phase=status.phase)
+        log = self._log.bind(job=job.metadata.name, phase=status.phase, trace_id=job_trace(job))
         log.info("Job phase changed", why=status.message)
         self._metrics.jobs.ended(status.phase)
         # The status says how a job goes on; an event of its own is for what somebody should look at.
