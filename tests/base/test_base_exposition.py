@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.base.exposition import MAX_ROWS, Family, dropped, labels, merged, render
+from coterie.base.exposition import MAX_ROWS, Family, dropped, labels, merged, render, render_openmetrics
 
 
 def test_a_page() -> None:
@@ -58,3 +58,25 @@ def test_rows_with_a_suffix() -> None:
         'seconds_sum{queue="jobs"} 3.65',
         "seconds_count 4",
     ]
+
+
+def test_openmetrics() -> None:
+    families = [
+        Family("a_total", "Help.", "counter", [("", 1)]),
+        Family("b", 'A "counter"\nwithout its suffix.', "counter", [('x="1"', 2)]),
+        Family("c", "Help.", "untyped", [("", 3)]),
+        Family("d", "Help.", "gauge", []),
+        Family("d_total", "Help.", "counter", [("", 4)]),
+    ]
+    assert render_openmetrics(families).splitlines() == [
+        "# HELP a Help.", "# TYPE a counter", "a_total 1",
+        '# HELP b A \\"counter\\"\\nwithout its suffix.', "# TYPE b unknown", 'b{x="1"} 2',
+        "# HELP c Help.", "# TYPE c unknown", "c 3",
+        "# HELP d Help.", "# TYPE d gauge",
+        "# HELP d_total Help.", "# TYPE d_total unknown", "d_total 4",
+        "# EOF",
+    ]  # fmt: skip
+
+
+def test_help_is_one_line() -> None:
+    assert render([Family("a", "one\ntwo\\", "gauge", [])]).splitlines()[0] == "# HELP a one\\ntwo\\\\"

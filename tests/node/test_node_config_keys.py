@@ -97,6 +97,9 @@ USED = [
     ("capacity.storage", "100Gi", "agent.capacity.storage", "100Gi", AUTONOMY),
     ("capacity.ephemeralStorage", "1Gi", "agent.capacity.ephemeral_storage", "1Gi", AUTONOMY),
     ("capacity.bandwidth", "100", "agent.bandwidth_mbit", 100, AUTONOMY),
+    ("capacity.bandwidth", "10Gi", "agent.bandwidth_mbit", 10737, AUTONOMY),
+    ("capacity.bandwidth", "1Gbps", "agent.bandwidth_mbit", 1000, AUTONOMY),
+    ("reservedResources.bandwidth", "20Mbps", "agent.reserved_bandwidth_mbit", 20, AUTONOMY),
     ("capacity.pods", "50", "agent.capacity.pods", 50, AUTONOMY),
     ("capacity.pods", None, "agent.capacity.pods", 500, AUTONOMY),
     ("reservedResources.cpu", "", "agent.capacity.reserved_cpu", "500m", AUTONOMY),
@@ -137,6 +140,7 @@ USED = [
     ),
     ("gateway.name", "gw-1", "gateway.instance", "gw-1", MASTER),
     ("gateway.workers", 4, "gateway.workers", 4, MASTER),
+    ("gateway.diagnose", False, "gateway.diagnose", False, MASTER),
     ("dataMesh.enabled", False, "data_mesh.enabled", False, AUTONOMY),
     ("dataMesh.host", "127.0.0.9", "data_mesh.address", "127.0.0.9", AUTONOMY),
     ("dataMesh.httpPort", 9070, "data_mesh.http_port", 9070, LITE),
@@ -165,10 +169,15 @@ USED = [
     ("metrics.port", 9191, "metrics.port", 9191, AUTONOMY),
     ("metrics.allow[]", "10.0.0.0/24", "metrics.allow", ("10.0.0.0/24",), AUTONOMY),
     ("metrics.tokenFile", "/etc/token", "metrics.token_file", "/etc/token", AUTONOMY),
+    ("traces.enabled", True, "traces.enabled", True, MASTER),
+    ("traces.file", False, "traces.file", False, LITE),
+    ("traces.otlp.endpoint", "https://c:4318", "traces.otlp.endpoint", "https://c:4318/v1/traces", AUTONOMY),
     ("runtime", "runp", "agent.port", 10250, AUTONOMY),
 ]  # fmt: skip
 TESTED_ELSEWHERE = {
     *(path for path in keys.USED if path.startswith("image.")),
+    # tests/node/test_node_traces.py
+    *(path for path in keys.USED if path.startswith("traces.otlp.") and path != "traces.otlp.endpoint"),
     "gateway.ingress.host",
     "mode",
     "domainKeyData",

@@ -114,6 +114,12 @@ COMMANDS = (
         _NODE,
         "ls|show|allow|deny|set|rm|explain|approve [NAME] [options]",
     ),
+    Command(
+        "logrequest",
+        "ask partners for logs, and decide what they may read",
+        _JOBS,
+        "create|ls|show|preview|approve|reject|revoke|rm [NAME] [options]",
+    ),
     Command("status", "show whether nodes, gateways and routes are ready", _NODE, "[-o FORMAT]"),
     Command(
         "metrics",

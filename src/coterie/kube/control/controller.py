@@ -23,6 +23,7 @@ from coterie.base.tasks import TaskOwner
 from coterie.kube.api.errors import Conflict
 from coterie.kube.api.meta import ApiObject, ObjectKey, key_of
 from coterie.kube.client.informer import Informer, ObjectChange
+from coterie.kube.control.controller_metrics import RUNNING
 from coterie.kube.control.queue import RETRY, QueueClosed, WorkQueue
 
 K = TypeVar("K", bound=Hashable)
@@ -50,6 +51,8 @@ class Watches(Generic[T, K]):
 class ControllerCounters:
     succeeded: int = 0
     failed: int = 0
+    """Conflicts included."""
+    conflicts: int = 0
 
 
 def own_key(obj: Any) -> tuple[ObjectKey]:
@@ -108,6 +111,7 @@ class Controller(Generic[K]):
 
     async def run(self) -> None:
         removers = [watch.informer.add_handler(self._handler(watch)) for watch in self._watches]
+        RUNNING.append(self)
         try:
             # Deciding on half a picture would undo what only seems to be missing.
             for watch in self._watches:
@@ -119,6 +123,7 @@ class Controller(Generic[K]):
                 self.ready.set()
                 await owner.wait()
         finally:
+            RUNNING.remove(self)
             for remove in removers:
                 remove()
 
@@ -141,6 +146,7 @@ class Controller(Generic[K]):
             for key in keys:
                 if key in gone:
                     self.queue.cancel_later(key)
+                    self.queue.requeues.pop(key, None)
                 self.queue.add(key)
 
         return handle
@@ -164,6 +170,7 @@ class Controller(Generic[K]):
         except Conflict as error:
             # Somebody else was faster: an everyday event, and the new state is on its way to us.
             self.counters.failed += 1
+            self.counters.conflicts += 1
             self._log.debug("Conflict; trying again", why=str(error), key=str(key), seconds=round(queue.retry(key), 3))
         except Exception as error:  # noqa: BLE001 - whatever went wrong with one key, the others go on
             self.counters.failed += 1

@@ -1,6 +1,6 @@
 """`GET /metrics` on the node's one port for metrics. Rates tell about business, so not everybody may ask.
 
-Allowed are the machine itself, the addresses and networks that the configuration names, and whoever shows the token.
+The page is in Prometheus' text format, or as OpenMetrics where the Accept header prefers it. Allowed are the machine itself, the addresses and networks that the configuration names, and whoever shows the token.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coterie.base.exposition import CONTENT_TYPE
+from coterie.base.exposition import CONTENT_TYPE, OPENMETRICS_CONTENT_TYPE
 from coterie.base.lazy_import import lazy_import
 from coterie.base.secret import SecretValue
 from coterie.http.messages import Request, Response
@@ -24,6 +24,9 @@ else:
 _PATHS = ("/metrics", "/")
 _COMPRESSED_FROM = 4096
 _BEARER = "bearer "
+_OPENMETRICS = "application/openmetrics-text"
+_OPENMETRICS_VERSIONS = ("", "0.0.1", "1.0.0")
+_TEXT = ("text/plain", "text/*")
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -45,6 +48,31 @@ class ScrapeAccess:
         return found.is_loopback or any(found in network for network in self.networks)
 
 
+def prefers_openmetrics(accept: str) -> bool:
+    """Whether the Accept header names OpenMetrics, and text not as better."""
+    openmetrics = text = 0.0
+    for each in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in each.split(";"))
+        weight = _weight(parameters)
+        if kind == _OPENMETRICS:
+            version = next((part[len("version=") :] for part in parameters if part.startswith("version=")), "")
+            if version in _OPENMETRICS_VERSIONS:
+                openmetrics = max(openmetrics, weight)
+        elif kind in _TEXT:
+            text = max(text, weight)
+    return openmetrics > 0 and openmetrics >= text
+
+
+def _weight(parameters: Sequence[str]) -> float:
+    for each in parameters:
+        if each.startswith("q="):
+            try:
+                return min(1.0, max(0.0, float(each[2:])))
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
 class MetricsEndpoint:
     def __init__(self, page: MetricsPage, access: ScrapeAccess) -> None:
         self._page = page
@@ -60,7 +88,9 @@ class MetricsEndpoint:
             return Response(404, b"the page is /metrics\n", "text/plain")
         if request.method not in ("GET", "HEAD"):
             return Response(405, b"only GET is possible\n", "text/plain", headers=[("Allow", "GET, HEAD")])
-        body = (await self._page.text()).encode()
+        openmetrics = prefers_openmetrics(request.headers.get("accept", ""))
+        content_type = OPENMETRICS_CONTENT_TYPE if openmetrics else CONTENT_TYPE
+        body = (await self._page.text(openmetrics=openmetrics)).encode()
         if len(body) >= _COMPRESSED_FROM and "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(200, gzip.compress(body, 1), CONTENT_TYPE, headers=[("Content-Encoding", "gzip")])
-        return Response(200, body, CONTENT_TYPE)
+            return Response(200, gzip.compress(body, 1), content_type, headers=[("Content-Encoding", "gzip")])
+        return Response(200, body, content_type)

@@ -26,6 +26,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from coterie.base.lazy_import import lazy_import
+from coterie.base.redaction import pattern_fault
 from coterie.kube.api import quantity
 from coterie.kube.api.quantity import BINARY_SI, NANO, Quantity, QuantityError
 from coterie.kube.api.types.pods import QuantityText
@@ -391,6 +392,9 @@ def _faults(policy: PartnerPolicySpec) -> Iterator[str]:
                 yield f"{field}: {text} is less than nothing"
         except QuantityError:
             yield f"{field}: {text!r} is no quantity, such as 2, 500m or 4Gi"
+    for pattern in (policy.logs.redact if policy.logs is not None else None) or ():
+        if fault := pattern_fault(pattern):
+            yield f"logs.redact: {fault}"
     for text in policy.hours or ():
         try:
             _window(text)

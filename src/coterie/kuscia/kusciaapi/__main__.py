@@ -17,6 +17,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.transport import Transport, TransportError
 from coterie.kube.control.child_api_client import child_transport, notify_parent
 from coterie.kube.control.child_api_listener import READY, USED
+from coterie.kube.control.child_metrics import ChildMetricsServer, metrics_socket
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.kuscia.kusciaapi.dispatcher import Dispatcher
 from coterie.kuscia.kusciaapi.grpc_frontend import quiet
@@ -42,9 +43,12 @@ async def serve(
         SYSTEM_CLOCK,
     )
     try:
-        async with KusciaApiServer(
-            settings, here, OPERATIONS, CONF_MANAGER, run=api.parent, listeners=listeners
-        ) as server:
+        async with (
+            KusciaApiServer(
+                settings, here, OPERATIONS, CONF_MANAGER, run=api.parent, listeners=listeners
+            ) as server,
+            ChildMetricsServer(metrics_socket(api), server.dispatcher.metrics.families),
+        ):
             await notify_parent(transport, READY)
             telling = asyncio.create_task(notify_use(server.dispatcher, transport, interval), name="use")
             try:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.kube.client.client import Client
+from coterie.kube.control.child_metrics import ChildMetricsSource
 from coterie.kube.control.on_demand_process import (
     IDLE,
     HeldListener,
@@ -105,6 +106,10 @@ class KusciaApiProcess:
     @property
     def pid(self) -> int | None:
         return self._held.pid
+
+    @property
+    def metrics(self) -> ChildMetricsSource:
+        return self._held.metrics
 
     def stop(self) -> None:
         self._held.stop()

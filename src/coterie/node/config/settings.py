@@ -173,6 +173,33 @@ class MetricsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceExportConfig:
+    """`traces.otlp`: a collector that takes OTLP over HTTP as JSON."""
+
+    endpoint: str
+    """The whole address, as https://collector:4318/v1/traces; without a path, that one is taken."""
+    headers_file: str = ""
+    """A file with lines `name: value`: headers of each request, such as a token."""
+    ca_file: str = ""
+    """Whom the collector's certificate must be signed by; empty: an authority of the machine."""
+    certificate_file: str = ""
+    """`certFile`, with `keyFile`: the certificate that is shown to the collector."""
+    key_file: str = ""
+    timeout_seconds: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TracesConfig:
+    """`traces`: spans of jobs."""
+
+    enabled: bool = False
+    """True unless said otherwise where `otlp.endpoint` is given."""
+    file: bool = True
+    """Whether they are written to var/logs/traces.jsonl."""
+    otlp: TraceExportConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LogRotation:
     """`logrotate`: how much is kept of logs that grow without end."""
 
@@ -219,6 +246,7 @@ class NodeSettings:
     data_mesh: DataMeshConfig = field(default_factory=DataMeshConfig)
     kuscia_api: KusciaApiConfig = field(default_factory=KusciaApiConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    traces: TracesConfig = field(default_factory=TracesConfig)
     domain_key: SecretValue | None = None
     """The domain's RSA key (PEM) when the configuration carries it; None: the one in var/certs, made when missing."""
     log_level: str = "INFO"

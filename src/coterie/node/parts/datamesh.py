@@ -50,6 +50,7 @@ def datamesh_groups(
         log_rotation=settings.logrotate.of_node,
         only_data_directory=settings.mode == "lite",
         node=settings.agent.node_name if settings.agent is not None else "",
+        traces=GatewayPaths.of(paths).traces_socket if settings.traces.enabled else None,
     )
     if pods is not None:
         mesh = replace(mesh, address=pods.address, names=(chosen.address,))

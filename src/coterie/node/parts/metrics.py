@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,11 +32,19 @@ from coterie.node.parts.context import NodeContext
 if TYPE_CHECKING:
     from coterie.kube.agent.devices import manager
     from coterie.kube.agent.runtimes import by_handler
-    from coterie.kube.agent.server import usage_metrics
+    from coterie.kube.agent.runtimes.runp import network_access
+    from coterie.kube.agent.server import network_metrics, usage_metrics
+    from coterie.kube.network.pods import netlink
+    from coterie.node.parts import pod_network, traces
 else:
     manager = lazy_import("coterie.kube.agent.devices.manager")
     by_handler = lazy_import("coterie.kube.agent.runtimes.by_handler")
+    network_access = lazy_import("coterie.kube.agent.runtimes.runp.network_access")
+    network_metrics = lazy_import("coterie.kube.agent.server.network_metrics")
     usage_metrics = lazy_import("coterie.kube.agent.server.usage_metrics")
+    netlink = lazy_import("coterie.kube.network.pods.netlink")
+    pod_network = lazy_import("coterie.node.parts.pod_network")
+    traces = lazy_import("coterie.node.parts.traces")
 
 log = logger("node")
 
@@ -48,7 +57,11 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     sources: list[MetricsSource] = [_Build(settings), MachineSource()]
     if (plane := node.find("api", ApiPlane)) is not None:
         sources.append(_ApiServerSource(plane))
-    return [[MetricsPort(bound, sources, _slow_sources(node), access(settings.metrics), node.clock)]]
+    if settings.traces.enabled:
+        sources.append(node.get("traces", traces.Traces))
+    sources += node.metrics_sources
+    slow = [*_slow_sources(node), *node.sampled_metrics_sources]
+    return [[MetricsPort(bound, sources, slow, access(settings.metrics), node.clock)]]
 
 
 def _slow_sources(node: NodeContext) -> Sequence[MetricsSource]:
@@ -64,9 +77,18 @@ def _slow_sources(node: NodeContext) -> Sequence[MetricsSource]:
         found = {"job": marks.get(KUSCIA_JOB_ID, ""), "task": marks.get(KUSCIA_TASK_ID, "")}
         return {**found, "party": node.settings.domain} if found["task"] else {}
 
-    usage = usage_metrics.ContainerUsageSource(node.get("pod_runtime", by_handler.RuntimesByHandler), belongs_to)
+    runtime = node.get("pod_runtime", by_handler.RuntimesByHandler)
+    usage = usage_metrics.ContainerUsageSource(runtime, belongs_to)
     devices = node.find("devices", manager.DeviceManager)
-    return [usage, *([devices] if devices is not None else [])]
+    found: list[MetricsSource] = [usage]
+    sockets = node.find("namespace_sockets", network_access.NamespaceSockets)
+    part = node.find("pod_network", pod_network.PodNetworkPart)
+    if sockets is not None and part is not None and part.facts is not None:
+        open_netlink = partial(sockets.netlink, netlink.NETLINK_ROUTE)
+        found.append(network_metrics.PodNetworkSource(runtime, open_netlink, part.facts.cidr))
+    if devices is not None:
+        found.append(devices)
+    return found
 
 
 def open_port(wanted: MetricsConfig) -> socket.socket | None:

@@ -16,6 +16,7 @@ too.
     role                 a label value
     resources            quantities, not negative, no request above its limit
     bandwidthLimits      a domain and a positive limit
+    bandwidthRequest     more than 0, as `kuscia/api/bandwidth.py` reads it
     scheduleConfig       not negative; minReservedMembers from 1 to the number of parties; stallSeconds from 5 on;
                          stallAction Fail or Restart, with stallSeconds; retry.count up to 10
 """
@@ -27,6 +28,7 @@ from typing import NamedTuple
 
 from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_label_faults, label_value_faults
+from coterie.kuscia.api.bandwidth import bandwidth_problem
 from coterie.kuscia.api.jobs.graph import circle
 from coterie.kuscia.api.jobs.retries import LEAST_STALL_SECONDS, LONGEST_BACKOFF, MOST_RETRIES
 from coterie.kuscia.api.types.job import (
@@ -89,6 +91,7 @@ def _job(name: str, spec: KusciaJobSpec) -> Iterator[Problem]:
         yield Problem("maxParallelism", "must not be negative")
     if spec.schedule_mode not in ("", STRICT, BEST_EFFORT):
         yield Problem("scheduleMode", f"must be {STRICT} or {BEST_EFFORT}")
+    yield from _bandwidth_request("bandwidthRequest", spec.bandwidth_request)
     for index, task in enumerate(spec.tasks):
         yield from _task(f"tasks[{index}]", task)
 
@@ -117,6 +120,7 @@ def _task(path: str, task: TaskTemplate) -> Iterator[Problem]:
             role = f' with the role "{party.role}"' if party.role else ""
             yield Problem(f"{path}.parties[{index}]", f"{party.domain_id}{role} is named twice")
         seen.add((party.domain_id, party.role))
+    yield from _bandwidth_request(f"{path}.bandwidthRequest", task.bandwidth_request)
     if task.schedule_config is not None:
         yield from _schedule(f"{path}.scheduleConfig", task.schedule_config, len(task.parties))
 
@@ -176,6 +180,11 @@ def _resources(path: str, party: JobParty) -> Iterator[Problem]:
         asked, most = quantity.parse(amount), quantity.parse(limits[name])
         if asked > most:
             yield Problem(f"{path}.requests.{name}", f"{asked} is more than its limit {most}")
+
+
+def _bandwidth_request(path: str, request: str) -> Iterator[Problem]:
+    if request and (problem := bandwidth_problem(request)):
+        yield Problem(path, problem)
 
 
 def _bandwidth(path: str, limit: BandwidthLimit) -> Iterator[Problem]:

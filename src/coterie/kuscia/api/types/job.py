@@ -111,6 +111,8 @@ class TaskTemplate(Model, frozen=True, kw_only=True):
     tolerable: bool = False
     schedule_config: ScheduleConfig | None = None
     priority: int = 0
+    bandwidth_request: str = ""
+    """What each party needs on its nodes and on the link to each other party: `100Mbps`. `kuscia.api.bandwidth` reads it."""
 
 
 class KusciaJobSpec(Model, frozen=True, kw_only=True):
@@ -119,6 +121,8 @@ class KusciaJobSpec(Model, frozen=True, kw_only=True):
     flow_id: str = msgspec.field(name="flowID", default="")
     schedule_mode: str = ""
     max_parallelism: int = 0
+    bandwidth_request: str = ""
+    """For tasks that do not say their own."""
 
     @property
     def party_domains(self) -> tuple[str, ...]:
@@ -205,6 +209,7 @@ class KusciaTaskSpec(Model, frozen=True, kw_only=True):
     task_input_config: str
     parties: tuple[TaskParty, ...]
     schedule_config: ScheduleConfig | None = None
+    bandwidth_request: str = ""
 
 
 class PodOfTask(Model, frozen=True, kw_only=True):
@@ -314,6 +319,7 @@ class TaskResourceGroupSpec(Model, frozen=True, kw_only=True):
     resource_reserved_seconds: int | None = None
     retry_interval_seconds: int | None = None
     lifecycle_seconds: int | None = None
+    bandwidth_request: str = ""
     parties: tuple[GroupParty, ...] | None = None
     out_of_controlled_parties: tuple[GroupParty, ...] | None = None
 

@@ -40,6 +40,9 @@ class TaskResourceSpec(Model, frozen=True, kw_only=True):
     role: str = ""
     resource_reserved_seconds: int | None = None
     initiator: str = ""
+    bandwidth_request: str = ""
+    peers: tuple[str, ...] | None = None
+    """The other domains of the task."""
     pods: tuple[TaskResourcePod, ...] | None = None
 
 

@@ -48,6 +48,7 @@ from coterie.kuscia.api.types.job import (
     TaskTemplate,
 )
 from coterie.kuscia.api.types.partner_policy import PartnerPolicy
+from coterie.kuscia.control.job_metrics import JobMetrics
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.task_counters import TASK_COUNTERS
 from coterie.kuscia.controllers.kusciajob import launch
@@ -93,6 +94,7 @@ class KusciaJobReconciler:
         shows: bool,
         events: EventRecorder | None,
         clock: Clock,
+        metrics: JobMetrics | None = None,
     ) -> None:
         self._quotas = quotas
         self._client = client
@@ -100,6 +102,7 @@ class KusciaJobReconciler:
         self._requires_approval = requires_approval
         self._retention = retention
         self._events = events
+        self._metrics = metrics or JobMetrics()
         self._clock = clock
         self.jobs = informers.get(KUSCIA_JOBS, CROSS_DOMAIN)
         self.tasks = informers.get(KUSCIA_TASKS, CROSS_DOMAIN)
@@ -317,12 +320,18 @@ class KusciaJobReconciler:
     def _record_event(self, job: KusciaJob, status: KusciaJobStatus) -> None:
         log = self._log.bind(job=job.metadata.name, phase=status.phase)
         log.info("Job phase changed", why=status.message)
+        self._metrics.jobs.ended(status.phase)
         # The status says how a job goes on; an event of its own is for what somebody should look at.
         if self._events is None or status.phase not in JOB_UNSUCCESSFUL:
             return
         resource = KUSCIA_JOBS.resource
         about = reference_to(job, api_version=resource.api_version, kind=resource.kind)
         self._events.warning(about, status.phase, status.message or f"The job is {status.phase}")
+
+    def phase_to_reconcile(self, key: ObjectKey) -> str | None:
+        """For metrics; None: the job is gone or ended, and there is nothing to do."""
+        job = self.jobs.cache.by_key(key)
+        return None if job is None or job.status.completion_time else job.status.phase
 
     # Time.
 
@@ -378,12 +387,14 @@ def make(
     retention: float = _RETENTION,
     shows: bool = True,
     events: EventRecorder | None = None,
+    metrics: JobMetrics | None = None,
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
     """`requires_approval`: jobs of partners wait until a user approves them; None: their policies decide, and False: where
     they have none, the jobs are accepted. `retention`: seconds after which an ended
     job is removed; 0 keeps them. `shows`: the interconnection runs beside, and takes the finalizer off that it needs."""
+    metrics = metrics or JobMetrics()
     reconciler = KusciaJobReconciler(
         client,
         informers,
@@ -392,6 +403,7 @@ def make(
         retention=retention,
         shows=shows,
         events=events,
+        metrics=metrics,
         clock=clock,
     )
     watches: list[Watches[Any, ObjectKey]] = [
@@ -403,4 +415,5 @@ def make(
         Watches(reconciler.grants, reconciler.keys_of_data),
         Watches(reconciler.policies, reconciler.keys_of_policy),
     ]
-    return Controller("kusciajob", reconciler.reconcile, watches, workers=workers, clock=clock)
+    reconcile = metrics.jobs.timed(reconciler.reconcile, reconciler.phase_to_reconcile, clock)
+    return Controller("kusciajob", reconcile, watches, workers=workers, clock=clock)

@@ -41,6 +41,8 @@ def task_of(view: JobView, template: TaskTemplate) -> Object:
         "taskInputConfig": template.task_input_config,
         "parties": [_party(party, template, view.images.get(template.app_image)) for party in template.parties],
     }
+    if request := template.bandwidth_request or view.job.spec.bandwidth_request:
+        spec["bandwidthRequest"] = request
     if template.schedule_config is not None:
         spec["scheduleConfig"] = msgspec.to_builtins(template.schedule_config)
     return {

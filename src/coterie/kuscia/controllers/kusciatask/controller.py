@@ -63,6 +63,7 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.api.types.partner_policy import PartnerPolicy
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
+from coterie.kuscia.control.job_metrics import JobMetrics
 from coterie.kuscia.control.partner_quotas import PartnerQuotas, QuotaRefusal
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.control.task_counters import TASK_COUNTERS
@@ -134,9 +135,11 @@ class KusciaTaskReconciler:
         events: EventRecorder | None,
         stall_seconds: int = 0,
         clock: Clock,
+        metrics: JobMetrics | None = None,
     ) -> None:
         self._stall_seconds = stall_seconds
         self._client = client
+        self._metrics = metrics or JobMetrics()
         self._quotas = quotas
         self._events = events
         self._clock = clock
@@ -575,12 +578,18 @@ class KusciaTaskReconciler:
         first = status.message.partition("\n")[0]
         TASK_COUNTERS.stall_failures += status.reason == TASK_STALLED
         self._log.info("Task phase changed", task=task.metadata.name, phase=status.phase, why=first)
+        self._metrics.tasks.ended(status.phase)
         # The status says how a task goes on; an event of its own is for what somebody should look at.
         if self._events is None or status.phase != TaskPhase.FAILED:
             return
         resource = KUSCIA_TASKS.resource
         about = reference_to(task, api_version=resource.api_version, kind=resource.kind)
         self._events.warning(about, status.reason or "Failed", first or "The task failed")
+
+    def phase_to_reconcile(self, key: ObjectKey) -> str | None:
+        """For metrics; None: the task is gone or ended, and there is little to do."""
+        task = self.tasks.cache.by_key(key)
+        return None if task is None or task.status.phase in TASK_ENDED else task.status.phase
 
     # Whom a change concerns.
 
@@ -687,18 +696,21 @@ def make(
     quotas: PartnerQuotas | None = None,
     events: EventRecorder | None = None,
     stall_seconds: int = 0,
+    metrics: JobMetrics | None = None,
     workers: int = 8,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
     """`ports`, `quotas`: the control plane's; others that give out numbers, or start partners' work, must use the same.
     `stall_seconds`: after how long without activity tasks are shown as Stalled that do not say it; 0: never."""
     quotas = quotas or PartnerQuotas(informers)
+    metrics = metrics or JobMetrics()
     reconciler = KusciaTaskReconciler(
         client,
         informers,
         ports=ports or PortPool(),
         quotas=quotas,
         events=events,
+        metrics=metrics,
         stall_seconds=stall_seconds,
         clock=clock,
     )
@@ -710,4 +722,5 @@ def make(
         Watches(reconciler.images, reconciler.keys_of_image),
         Watches(quotas.policies, reconciler.keys_of_policy),
     ]
-    return Controller("kusciatask", reconciler.reconcile, watches, workers=workers, clock=clock, retry=_RETRY)
+    reconcile = metrics.tasks.timed(reconciler.reconcile, reconciler.phase_to_reconcile, clock)
+    return Controller("kusciatask", reconcile, watches, workers=workers, clock=clock, retry=_RETRY)

@@ -161,6 +161,7 @@ def services(
                         labels.KUSCIA_PROTOCOL: port.protocol,
                         labels.KUSCIA_ACCESS_DOMAIN: ",".join(sorted(party.access[port.name])),
                         labels.KUSCIA_TASK_ID: task.metadata.name,
+                        labels.COTERIE_TASK_PARTIES: ",".join(sorted({each.domain_id for each in task.spec.parties})),
                         **{
                             f"{labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX}{limit.destination_id}": str(limit.limit_kbps)
                             for limit in party.bandwidth
@@ -275,6 +276,7 @@ def group(task: KusciaTask, own: Sequence[PartyWorkload], *, initiates: bool, di
         "spec": {
             "minReservedMembers": min(wanted, total),
             "initiator": task.spec.initiator,
+            **({"bandwidthRequest": task.spec.bandwidth_request} if task.spec.bandwidth_request else {}),
             "resourceReservedSeconds": (chosen and chosen.resource_reserved_seconds) or _RESERVED_SECONDS,
             "lifecycleSeconds": (chosen and chosen.lifecycle_seconds) or _LIFE_SECONDS,
             "retryIntervalSeconds": (chosen and chosen.retry_interval_seconds) or _RETRY_SECONDS,
