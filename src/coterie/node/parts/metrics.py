@@ -24,6 +24,7 @@ from coterie.kube.metrics.endpoint import MetricsEndpoint, ScrapeAccess
 from coterie.kube.metrics.machine import MachineSource
 from coterie.kube.metrics.sources import MetricsPage, MetricsSource, SampledSource
 from coterie.kuscia.api.labels import KUSCIA_JOB_ID, KUSCIA_TASK_ID
+from coterie.kuscia.control.task_counters import TASK_COUNTERS
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.config.settings import MetricsConfig
 from coterie.node.parts.apiserver import ApiPlane
@@ -56,7 +57,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         return []
     sources: list[MetricsSource] = [_Build(settings), MachineSource()]
     if (plane := node.find("api", ApiPlane)) is not None:
-        sources.append(_ApiServerSource(plane))
+        sources += [_ApiServerSource(plane), TASK_COUNTERS]
     if settings.traces.enabled:
         sources.append(node.get("traces", traces.Traces))
     sources += node.metrics_sources
