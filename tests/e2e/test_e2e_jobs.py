@@ -152,6 +152,42 @@ def test_a_tolerable_task_may_fail(net: Net, puppets: Puppets, name: str, mode: 
     succeeded(net, name, *AB)
 
 
+# Retries, and tasks that do nothing.
+
+
+def test_a_task_that_fails_twice_is_begun_again_at_all_parties(net: Net, puppets: Puppets, name: str) -> None:
+    puppets.hold(name)
+    config = {"retry": {"count": 3, "backoffSeconds": 1}}
+    net.at("alice").apply(job(name, "alice", task("a", *AB, scheduleConfig=config), task("b", *AB, after="a")))
+    for attempt in (1, 2):
+        puppets.until_started(name, 2 * attempt)
+        puppets.release(name, 7, domain="bob", word="a")
+    puppets.until_started(name, 6)
+    puppets.release(name)
+    succeeded(net, name, *AB)
+    for domain in AB:
+        (attempts,) = net.at(domain).job(name)["status"]["taskAttempts"].values()
+        assert [(each["attempt"], each["reason"]) for each in attempts] == [(1, "TaskFailed"), (2, "TaskFailed")]
+        assert all("exited with 7" in each["message"] for each in attempts)
+    assert sorted(each.word for each in puppets.starts(name)) == ["a"] * 6 + ["b"] * 2
+    net.until_clean()
+
+
+@p2p_only
+def test_a_task_that_sleeps_is_begun_again_and_then_ended(net: Net, puppets: Puppets, name: str) -> None:
+    """The agents measure that the engines use no CPU; nobody tells them."""
+    puppets.hold(name)
+    config = {"stallSeconds": 5, "stallAction": "Restart", "retry": {"count": 1}}
+    net.at("alice").apply(job(name, "alice", task("a", *AB, scheduleConfig=config)))
+    puppets.until_started(name, 4)
+    for domain in AB:
+        net.at(domain).until_phase(name, "Failed")
+        (attempts,) = net.at(domain).job(name)["status"]["taskAttempts"].values()
+        assert [each["reason"] for each in attempts] == ["TaskStalled"] * 2
+    assert "no engine did anything since" in net.at("alice").job(name)["status"]["message"]
+    assert len(puppets.starts(name)) == 4
+
+
 # Commands.
 
 

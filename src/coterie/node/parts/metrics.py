@@ -25,6 +25,7 @@ from coterie.kube.metrics.endpoint import MetricsEndpoint, ScrapeAccess
 from coterie.kube.metrics.loop_lag import LoopLagSource
 from coterie.kube.metrics.machine import MachineSource
 from coterie.kube.metrics.sources import MetricsPage, MetricsSource, SampledSource
+from coterie.kuscia.control.task_counters import TASK_COUNTERS
 from coterie.kuscia.gateway.machine_status import GatewayMachineSource
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.config.settings import MetricsConfig
@@ -63,7 +64,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         return []
     sources: list[MetricsSource] = [_Build(settings), MachineSource()]
     if (plane := node.find("api", ApiPlane)) is not None:
-        sources.append(_ApiServerSource(plane))
+        sources += [_ApiServerSource(plane), TASK_COUNTERS]
     if settings.traces.enabled:
         sources.append(node.get("traces", traces.Traces))
     if settings.gateway.enabled and settings.join is None:
