@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from coterie.base.clock import Clock
-from coterie.base.exposition import Family, Row, dropped, labels, merged, render, render_openmetrics
+from coterie.base.exposition import Family, Row, dropped, labels, merged, text_pieces
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 
@@ -37,7 +37,12 @@ class MetricsPage:
         self._deadline = deadline
         self._failing: set[str] = set()
 
-    async def text(self, *, openmetrics: bool = False) -> str:
+    async def text(self) -> str:
+        """In the text format."""
+        return "".join(text_pieces(await self.families()))
+
+    async def families(self) -> list[Family]:
+        """All there is now, each name once."""
         answers = await asyncio.gather(*(self._ask(source) for source in self.sources))
         found = merged(family for families, _, _ in answers for family in families)
         up: list[Row] = []
@@ -51,7 +56,7 @@ class MetricsPage:
             Family("coterie_source_seconds", "Time that a source of this page took.", "gauge", took),
             Family("coterie_series_dropped", "Rows left out of this page, by family.", "gauge", dropped(found)),
         ]
-        return render_openmetrics(found) if openmetrics else render(found)
+        return found
 
     async def _ask(self, source: MetricsSource) -> tuple[Sequence[Family], float, str]:
         """(families, seconds, why it failed)."""
