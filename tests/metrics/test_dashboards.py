@@ -139,8 +139,8 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     ),
     "CoterieSourceDown": ({'coterie_source_up{source="envoy"}': "0x60"}, {'coterie_source_up{source="envoy"}': "1x60"}),
     "CoterieSeriesDropped": (
-        {'coterie_series_dropped{family="x"}': "5x60"},
-        {'coterie_series_dropped{family="x"}': "0x60"},
+        {'coterie_series_dropped_total{family="x"}': "0+5x60"},
+        {'coterie_series_dropped_total{family="x"}': "7x60"},
     ),
     "CoterieDiskNearlyFull": (
         {f"node_filesystem_avail_bytes{_DISK}": "5x60", f"node_filesystem_size_bytes{_DISK}": "100x60"},

@@ -72,7 +72,7 @@ def _united(same: Sequence[Family]) -> Family:
 
 
 def render(families: Iterable[Family]) -> str:
-    """The page. Families must have different names (`merged`); each is cut at MAX_ROWS, and `dropped` says by how much."""
+    """The page. Families must have different names (`merged`); each is cut at MAX_ROWS."""
     return "".join(text_pieces(families))
 
 
@@ -119,10 +119,3 @@ def _piece(about: str, kind: str, family: Family) -> str:
             lines.append(f"{name}{{{where}}} {shown}" if where else f"{name} {shown}")
     lines.append("")
     return "\n".join(lines)
-
-
-def dropped(families: Iterable[Family]) -> list[Row]:
-    """What `render` leaves out, by family."""
-    return [
-        (labels(family=family.name), len(family.rows) - MAX_ROWS) for family in families if len(family.rows) > MAX_ROWS
-    ]

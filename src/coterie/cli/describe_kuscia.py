@@ -72,6 +72,20 @@ def job(sheet: Sheet, obj: Object, now: float) -> None:
             for task in spec.get("tasks") or ()
         ]
         sheet.table(("Alias", "Task", "Phase", "After", "Tolerable", "Image", "Parties"), rows)
+    if attempts := status.get("taskAttempts"):
+        with sheet.section("Failed Attempts"):
+            attempt_rows = [
+                (
+                    name,
+                    each.get("attempt"),
+                    moment(each.get("endTime")) if each.get("endTime") else NONE,
+                    moment(each["retryTime"]) if each.get("retryTime") else "never",
+                    ": ".join(filter(None, (each.get("reason"), each.get("message")))),
+                )
+                for name in sorted(attempts)
+                for each in attempts[name]
+            ]
+            sheet.table(("Task", "Attempt", "Ended", "Next", "Reason"), attempt_rows)
     _conditions(sheet, status)
 
 

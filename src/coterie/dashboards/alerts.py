@@ -169,7 +169,7 @@ CONTROL_PLANE = AlertGroup(
         ),
         Alert(
             "CoterieSeriesDropped",
-            "coterie_series_dropped > 0",
+            "increase(coterie_series_dropped_total[10m]) > 0",
             "10m",
             "warning",
             "The family {{ $labels.family }} has more rows than a page may have; some are missing.",

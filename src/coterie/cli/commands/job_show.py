@@ -17,7 +17,7 @@ from coterie.cli.jobs.follow import JobSnapshot, fetch_snapshot
 from coterie.cli.jobs.view import picture
 from coterie.cli.output import as_text, without_managed_fields
 from coterie.cli.session import CliSession
-from coterie.kuscia.api.types.job import KUSCIA_JOBS
+from coterie.kuscia.api.types.job import KUSCIA_JOBS, JobPhase
 
 HELP = """
 Show a job in detail: task graph, approval of each party, why it waits or failed, conditions and events. With
@@ -57,6 +57,8 @@ async def _show(session: CliSession, args: argparse.Namespace) -> int:
     paper = live.terminal_format(app, whole=True)
     app.say("\n".join(picture(seen.state, paper, now.timestamp())) + "\n")
     app.write(describe(seen.raw, await events_about(session, seen.raw), KUSCIA_JOBS.resource, now))
+    if seen.state.phase == JobPhase.FAILED:
+        app.say(f"\n`coterie job bundle {args.name}` writes an archive for support, without secrets")
     return 0
 
 

@@ -49,7 +49,7 @@ _BEFORE_RUNNING = ("", JobPhase.INITIALIZED, JobPhase.AWAITING_APPROVAL, JobPhas
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimelineSpan:
     kind: str
     begin: float
     end: float
@@ -63,7 +63,7 @@ class Span:
 class Bar:
     label: str
     depth: int
-    spans: tuple[Span, ...]
+    spans: tuple[TimelineSpan, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def _spans(
     first: tuple[str, ...],
     steps: tuple[tuple[str, str], ...],
     end: float,
-) -> tuple[Span, ...]:
+) -> tuple[TimelineSpan, ...]:
     """What is not known is part of the step that follows it; what has not ended goes on to the end."""
     at = next((known[m] for what in first if (m := Moment(what, task, party)) in known), None)
     if at is None:
@@ -223,11 +223,11 @@ def _spans(
         when = known.get(Moment(what, task, party))
         if when is not None:
             when = max(when, at)
-            out.append(Span(kind, at, when))
+            out.append(TimelineSpan(kind, at, when))
             at = when
             doing = steps[number + 1][1] if number + 1 < len(steps) else ""
     if doing and Moment(steps[-1][0], task, party) not in known and end > at:
-        out.append(Span(doing, at, end))
+        out.append(TimelineSpan(doing, at, end))
     return tuple(span for span in out if span.seconds > 0) or tuple(out[-1:])
 
 

@@ -28,6 +28,8 @@ from coterie.kuscia.gateway.pod_upstreams import bind_config, needs_namespace, r
 from coterie.kuscia.gateway.snapshot_cache import remembered
 
 HANDSHAKE = "handshake"
+DIAGNOSE = "diagnose"
+DIAGNOSE_GRPC = "diagnose-grpc"
 DIRECT = "direct"
 _DIRECT_HTTP2 = "direct-http2"
 _PODS = "-pods"
@@ -68,6 +70,10 @@ def clusters(inputs: SnapshotInputs) -> tuple[list[Json], list[SnapshotProblem]]
         found += [{**each, **bound, "name": each["name"] + _PODS} for each in _direct()]
     if inputs.crypt is not None:
         found.append(crypt.cluster(inputs.crypt))
+    if inputs.diagnose is not None:
+        http2 = {"explicit_http_config": {"http2_protocol_options": {}}}
+        found.append(cluster(DIAGNOSE, [inputs.diagnose.http], _LOCAL_CONNECT_SECONDS, {}))
+        found.append(cluster(DIAGNOSE_GRPC, [inputs.diagnose.grpc], _LOCAL_CONNECT_SECONDS, http2))
     problems: list[SnapshotProblem] = []
     for route in inputs.outbound:
         if not route.host or route.via or route.tunnel:

@@ -24,12 +24,15 @@ ENCRYPT_SCHEME = "x-coterie-encrypt"
 PEER_KEY = "x-coterie-peer-key"
 ENCRYPT_LENGTH = "x-coterie-length"
 PEER_FINGERPRINT = "x-coterie-peer-fingerprint"
+DOWNSTREAM_PROTOCOL = "x-coterie-downstream-protocol"
+"""In which a call arrived; set for the diagnostic endpoint."""
 ORIGINAL_PATH = "x-envoy-original-path"
 """Of a rewritten path, for the access log; Envoy's own."""
 
 HANDSHAKE_SERVICE = "kuscia-handshake"
 API_SERVICE = "apiserver"
 KUSCIA_API_SERVICE = "kusciaapi"
+DIAGNOSE_SERVICE = "diagnose"
 
 # ---- headers between the gateways of one domain ----
 TUNNEL_HERE = "x-coterie-tunnel"
@@ -74,6 +77,10 @@ POD_FILTER = "pods"
 BANDWIDTH_FILTER = "bandwidth"
 CRYPT_FILTER = "crypt"
 LENGTH_FILTER = "length"
+
+TRACEPARENT = "traceparent"
+TRACE_BAGGAGE = ("tracestate", "baggage")
+"""What tracing libraries add besides: names and values of the sender's own, so they stay in its domain."""
 
 OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
 IF_ABSENT = "ADD_IF_ABSENT"

@@ -45,12 +45,25 @@ class GatewayPaths:
         return self._socket("handshake.sock")
 
     @property
+    def traces_socket(self) -> Path:
+        """Where child processes of the node send their spans."""
+        return self.run / "traces.sock"
+
+    @property
     def reporter_socket(self) -> SocketAddress:
         return self._socket("reporter.sock")
 
     @property
     def api_socket(self) -> SocketAddress:
         return self._socket("api.sock")
+
+    @property
+    def diagnose_socket(self) -> SocketAddress:
+        return self._socket("diagnose.sock")
+
+    @property
+    def diagnose_grpc_socket(self) -> SocketAddress:
+        return self._socket("diagnose-g.sock")
 
     def _socket(self, name: str) -> SocketAddress:
         return SocketAddress(str(self.run / name), 0)

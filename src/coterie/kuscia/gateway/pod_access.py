@@ -1,6 +1,6 @@
 """Which pod calls, and what it may call. Pure.
 
-    name of a control plane's own service     refused, whoever asks
+    name of a node's own service              refused, whoever asks
     address of an engine pod                  the hosts, or paths of hosts, that `PodCallers` lists for it, nothing else
     address of an ordinary pod                everything in the table (pods of other nodes: `PodCallers` lists their ranges)
     any other address                         refused
@@ -22,7 +22,14 @@ from typing import Any
 from coterie.kuscia.gateway.addresses import PodNetwork
 from coterie.kuscia.gateway.matching import by_header, by_sender, header_like, then, verdict
 from coterie.kuscia.gateway.model import PodCaller, SnapshotInputs
-from coterie.kuscia.gateway.names import API_SERVICE, HANDSHAKE_SERVICE, KUSCIA_API_SERVICE, RBAC, Json
+from coterie.kuscia.gateway.names import (
+    API_SERVICE,
+    DIAGNOSE_SERVICE,
+    HANDSHAKE_SERVICE,
+    KUSCIA_API_SERVICE,
+    RBAC,
+    Json,
+)
 
 AUTHORITY, _PATH = ":authority", ":path"
 _ALLOWED = verdict("allowed", "ALLOW")
@@ -36,9 +43,9 @@ _WHOLE_ADDRESS = 32
 def pod_rules(inputs: SnapshotInputs) -> Json:
     if inputs.pods is None:
         # They share the machine's network and cannot be told apart. Peer gateways ask for the handshake here.
-        return _rules((API_SERVICE, KUSCIA_API_SERVICE), _ALLOWED)
+        return _rules((API_SERVICE, DIAGNOSE_SERVICE, KUSCIA_API_SERVICE), _ALLOWED)
     by_pod = by_sender(_by_address(inputs.pods, inputs.callers), _UNKNOWN)
-    return _rules((API_SERVICE, KUSCIA_API_SERVICE, HANDSHAKE_SERVICE), then(by_pod))
+    return _rules((API_SERVICE, DIAGNOSE_SERVICE, KUSCIA_API_SERVICE, HANDSHAKE_SERVICE), then(by_pod))
 
 
 def _rules(reserved: Iterable[str], others: Json) -> Json:

@@ -65,6 +65,8 @@ class GatewaySettings:
     """Where engines' progress is heard, on a control plane."""
     kuscia_api: SocketAddress | None = None
     """Where KusciaAPI takes what lites send, on a control plane."""
+    diagnose: bool = True
+    """Partners may measure their links to us (`gateway.diagnose`)."""
     workers: int = 1
     """Envoy's worker threads."""
     command_prefix: tuple[str, ...] = ()

@@ -6,7 +6,7 @@
     tokens and credentials, opened ─────────────────────┘
 
 Built in, besides the handshake: on a control plane the services `reporter` and `kusciaapi`, opened to the lites of this
-control plane, and `apiserver`. The latter is opened to the lites and to partners' control planes, each of which calls with the credential of its own service account, which this gateway
+control plane, and `apiserver`; on every node the diagnostic endpoint, for partners (`diagnosis/`). `apiserver` is opened to the lites and to partners' control planes, each of which calls with the credential of its own service account, which this gateway
 adds: nobody outside holds one, and what a caller brings itself is replaced. A caller that another domain speaks for does not
 get one: the carrier could then act in its name.
 """
@@ -36,6 +36,7 @@ from coterie.kuscia.gateway.addresses import KeyPair, Protocol, SocketAddress
 from coterie.kuscia.gateway.certificate_validity import next_change, out_of_date
 from coterie.kuscia.gateway.model import (
     MASTER,
+    DiagnosticSockets,
     DomainService,
     PodCaller,
     Route,
@@ -43,8 +44,8 @@ from coterie.kuscia.gateway.model import (
     SnapshotInputs,
     SnapshotProblem,
 )
-from coterie.kuscia.gateway.names import API_SERVICE, HANDSHAKE_SERVICE, KUSCIA_API_SERVICE
-from coterie.kuscia.gateway.objects import limits_of, route_of, service_of
+from coterie.kuscia.gateway.names import API_SERVICE, DIAGNOSE_SERVICE, HANDSHAKE_SERVICE, KUSCIA_API_SERVICE
+from coterie.kuscia.gateway.objects import limits_of, route_of, service_of, task_links_of
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.pod_upstreams import is_ordinary_pod
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
@@ -52,7 +53,7 @@ from coterie.kuscia.gateway.transit import grants_of
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 REPORTER_SERVICE = "reporter"
-_RESERVED = (API_SERVICE, KUSCIA_API_SERVICE, HANDSHAKE_SERVICE)
+_RESERVED = (API_SERVICE, DIAGNOSE_SERVICE, KUSCIA_API_SERVICE, HANDSHAKE_SERVICE)
 _AUTHORIZATION = "authorization"
 
 
@@ -160,7 +161,9 @@ def inputs_of(
         routes=tuple(routes),
         services=tuple(services),
         crypt=world.crypt,
+        diagnose=DiagnosticSockets(places.diagnose_socket, places.diagnose_grpc_socket) if settings.diagnose else None,
         limits=limits_of(world.services),
+        task_links=task_links_of(world.services, settings.domain),
         peer_gateways=_peer_gateways(world.peer_gateways, settings),
         pods=settings.pods,
         callers=world.callers,

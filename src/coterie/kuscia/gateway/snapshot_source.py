@@ -104,6 +104,8 @@ class SnapshotSource:
         """`on_ingresses`: called with the names of the Ingresses that Envoy serves."""
         self.ready = asyncio.Event()
         self.status = SnapshotSourceStatus()
+        self.tasks_running = asyncio.Event()
+        """Set while one of our tasks has services."""
         self._envoy = envoy
         self._settings = settings
         self._identity = identity
@@ -158,6 +160,10 @@ class SnapshotSource:
     def _out_of_date(self) -> bool:
         """Whether time alone has changed what Envoy should know."""
         return self._memory.until is not None and self._clock.now() > self._memory.until
+
+    def configured(self) -> SnapshotInputs | None:
+        """What Envoy took last."""
+        return self._last
 
     def world(self) -> GatewayObjects:
         """What is there now, without tokens and credentials."""
@@ -289,6 +295,7 @@ class SnapshotSource:
         self.status = replace(self.status, applied=applied, changes=self.status.changes + 1)
         if applied.accepted:
             self._last, self._accepted, self._good = inputs, inputs, resources
+            (self.tasks_running.set if inputs.task_links else self.tasks_running.clear)()
             self._callers.accepted(inputs.callers)
             if world is not None:
                 self._report(world)

@@ -73,6 +73,7 @@ def read(document: Block, mode: str, domain: str, paths: DomainPaths, lowest_por
         protocol=protocol,
         external_tls=tls,
         control_plane=mode != "lite",
+        diagnose=block.flag("diagnose", True),
         workers=block.number("workers", 1, 1, 1024),
         master=_master(document) if mode == "lite" else None,
         deploy_token=document.secret("liteDeployToken") if mode == "lite" else None,

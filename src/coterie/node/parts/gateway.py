@@ -33,6 +33,9 @@ from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.bearer import BearerTokens
 from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.gateway.crypt.process import BodyEncryptionProcess, CryptSettings
+from coterie.kuscia.gateway.diagnosis.party_facts import PartyFactsSource
+from coterie.kuscia.gateway.diagnosis.reverse_probe import ReverseProbe
+from coterie.kuscia.gateway.diagnosis.server import DiagnosticServer
 from coterie.kuscia.gateway.envoy import Envoy, EnvoySettings
 from coterie.kuscia.gateway.handshake import negotiator
 from coterie.kuscia.gateway.handshake.effective_tokens import EffectiveTokens, opened_of
@@ -46,8 +49,10 @@ from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.registration.server import RegistrationServer
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.gateway.snapshot_source import SnapshotSource
+from coterie.kuscia.gateway.usage_monitor import UsageMonitor
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
+from coterie.kuscia.interconn.runnable import MemberRunners
 from coterie.kuscia.reporter.server import Reporter
 from coterie.node.config import ConfigError
 from coterie.node.parts import gateway_metrics, kusciaapi
@@ -126,7 +131,9 @@ def build(node: NodeContext) -> list[list[Runnable]]:
             network=node.find("applied_remote_pods", remote_groups.AppliedRemotePods),
         )
         first.append(engines.controller)
-    return [first, *made.groups, interconn_group(places, client, informers, clock)]
+    interconn = interconn_group(places, client, informers, clock)
+    node.metrics_sources += [each for each in interconn if isinstance(each, MemberRunners)]
+    return [first, *made.groups, interconn]
 
 
 def gateway_parts(
@@ -200,6 +207,7 @@ def gateway_parts(
         version=__version__,
         clock=clock,
     )
+    usage = UsageMonitor(client, domain, instance, envoy.admin, feed.configured, feed.tasks_running, clock=clock)
     shaking = negotiator.make(client, informers, identity, instance, caller, events=events, clock=clock)
     first: list[Runnable] = [
         events,
@@ -209,7 +217,9 @@ def gateway_parts(
     ]
     if bearers is not None:
         first.append(bearers)
-    groups: list[list[Runnable]] = [first, [envoy, feed, effective.controller], [shaking, heartbeat]]
+    if settings.diagnose:
+        first.append(_diagnostic_server(domain, places, client, clock))
+    groups: list[list[Runnable]] = [first, [envoy, feed, effective.controller], [shaking, heartbeat, usage]]
     if statuses is not None:
         groups[-1].append(statuses.controller)
     return GatewayParts(envoy, feed, callers, groups)
@@ -237,6 +247,18 @@ def _handshake_server(
         extra=extra,
         path=Path(places.handshake_socket.host),
         certificates=known,
+    )
+
+
+def _diagnostic_server(domain: str, places: GatewayPaths, client: Client, clock: Clock) -> DiagnosticServer:
+    return DiagnosticServer(
+        domain,
+        Path(places.diagnose_socket.host),
+        Path(places.diagnose_grpc_socket.host),
+        PartyFactsSource(client, domain, __version__).facts,
+        ReverseProbe(domain, Path(places.node_socket.host)).measure,
+        version=__version__,
+        clock=clock,
     )
 
 

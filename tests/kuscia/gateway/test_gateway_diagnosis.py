@@ -1,0 +1,153 @@
+"""Links between two real Envoys are measured, with a middlebox in between that spoils them in one way at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+import pytest_asyncio
+from diagnosis_kit import DiagnosedPair, diagnosed_pair
+from gateway_kit import pem
+
+from coterie.base import pki
+from coterie.kuscia.gateway.addresses import Protocol
+from coterie.kuscia.gateway.diagnosis import messages
+from coterie.kuscia.gateway.diagnosis.messages import ProbePlan
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+MIB = 1 << 20
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DiagnosedPair]:
+    """Plain text, with a proxy that reads HTTP/1.1 in between."""
+    async with diagnosed_pair(tmp_path_factory.mktemp("dg"), Protocol.NOTLS) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def mtls(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DiagnosedPair]:
+    async with diagnosed_pair(tmp_path_factory.mktemp("dg"), Protocol.MTLS) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _harmless(request: pytest.FixtureRequest) -> None:
+    for name in {"plain", "mtls"} & set(request.fixturenames):
+        request.getfixturevalue(name).box.reset()
+
+
+async def test_a_sound_link_has_nothing_to_complain_of(mtls: DiagnosedPair) -> None:
+    found = await mtls.measure(grpc=True, buffering=True, body_bytes=4 * MIB, bandwidth_bytes=4 * MIB, idle_seconds=1)
+    assert (found.reached, found.endpoint, found.protocol) == (True, "coterie", "HTTP/2")
+    assert found.fingerprint == pki.fingerprint(pki.load_certificate(pem("alice").encode()))
+    assert (found.grpc, found.grpc_streams, found.grpc_problem) == (True, True, "")
+    assert (found.body_passed, found.body_refused) == (4 * MIB, 0)
+    assert found.chunks_apart is not None
+    assert found.chunks_apart > 0.5 * messages.CHUNKS * messages.CHUNK_SECONDS
+    assert found.idle_held == 1
+    assert found.rtt_ms
+    assert found.sent_bits_per_second
+    assert found.received_bits_per_second
+    assert found.clock_offset is not None
+    assert abs(found.clock_offset) < 1
+
+
+async def test_a_proxy_that_buffers_answers(plain: DiagnosedPair) -> None:
+    plain.box.buffers = True
+    found = await plain.measure(buffering=True)
+    assert found.chunks_apart is not None
+    assert found.chunks_apart < 0.2 * messages.CHUNKS * messages.CHUNK_SECONDS
+
+
+async def test_a_proxy_that_limits_bodies(plain: DiagnosedPair) -> None:
+    plain.box.largest_body = MIB + 1000
+    found = await plain.measure(body_bytes=16 * MIB)
+    assert found.body_passed >= MIB
+    assert found.body_passed <= plain.box.largest_body < found.body_refused <= 1.2 * MIB
+    assert "413" in found.body_problem
+
+
+async def test_a_proxy_that_gives_up_on_slow_answers(plain: DiagnosedPair) -> None:
+    plain.box.idle_seconds = 0.5
+    found = await plain.measure(idle_seconds=3)
+    assert found.idle_held is None
+    assert found.idle_cut is not None
+    assert 0.4 < found.idle_cut < 3
+    assert "504" in found.idle_problem
+
+
+async def test_a_proxy_that_knows_only_http1_breaks_grpc(plain: DiagnosedPair) -> None:
+    found = await plain.measure(grpc=True)
+    assert (found.reached, found.protocol, found.grpc) == (True, "HTTP/1.1", False)
+    assert found.grpc_problem
+
+
+async def test_a_slow_path(plain: DiagnosedPair) -> None:
+    plain.box.bytes_per_second = 512 << 10
+    found = await plain.measure(body_bytes=16 * MIB, bandwidth_bytes=MIB)
+    # Four Mbit/s; the first megabyte shows it, and no larger body is waited for.
+    assert found.received_bits_per_second is not None
+    assert found.received_bits_per_second < 10e6
+    assert found.sent_bits_per_second is not None
+    assert found.sent_bits_per_second < 10e6
+    assert found.body_passed == MIB
+    assert found.body_refused == 0
+
+
+async def test_a_firewall_that_cuts_idle_connections_of_tls(mtls: DiagnosedPair) -> None:
+    mtls.box.idle_seconds = 0.5
+    found = await mtls.measure(idle_seconds=3)
+    assert found.idle_cut is not None
+    assert found.idle_cut < 3
+
+
+async def test_the_partner_measures_the_way_back(mtls: DiagnosedPair) -> None:
+    plan = ProbePlan(True, False, 64 << 10, 0)
+    async with mtls.probe() as probe:
+        found = await probe.reverse(plan)
+    assert found is not None
+    assert (found.reached, found.endpoint, found.grpc, found.body_passed) == (True, "coterie", True, 64 << 10)
+    assert found.fingerprint == pki.fingerprint(pki.load_certificate(pem("bob").encode()))
+
+
+async def test_a_third_domain_is_called_only_if_it_confirms(mtls: DiagnosedPair) -> None:
+    number = "0" * 32
+    async with mtls.probe() as probe:
+        assert await probe.pair("carol", number, ProbePlan(False, False, 0, 0)) is None
+        assert not await probe.confirms(number)
+        assert await probe.announce(number)
+        assert await probe.confirms(number)
+        refused = messages.PairRequest("alice", number)
+        assert (await probe.call("POST", messages.PAIR, msgspec.json.encode(refused))).status == 400
+
+
+async def test_only_partners_reach_it(mtls: DiagnosedPair) -> None:
+    """Neither our own pods nor callers without a token."""
+    async with mtls.probe("bob", "bob") as own:
+        assert (await own.call("GET", messages.HELLO)).status == 404
+    async with mtls.probe("alice", "carol") as nobody:
+        assert (await nobody.call("GET", messages.HELLO)).status == 404
+
+
+async def test_a_partner_without_the_endpoint_is_unknown_and_not_broken(mtls: DiagnosedPair) -> None:
+    before = mtls.bob.inputs.diagnose
+    await mtls.bob.change(diagnose=None)
+    try:
+        found = await mtls.measure()
+        assert (found.reached, found.endpoint, found.status) == (True, "", 403)
+    finally:
+        await mtls.bob.change(diagnose=before)
+
+
+async def test_a_broken_link(mtls: DiagnosedPair) -> None:
+    port, mtls.box.target = mtls.box.target, mtls.alice.inputs.external
+    try:
+        mtls.box.idle_seconds = 0.3  # the open connections end
+        found = await mtls.measure(idle_seconds=1)
+        found = await mtls.measure()
+        assert not found.reached
+        assert found.status == 503
+    finally:
+        mtls.box.target = port
