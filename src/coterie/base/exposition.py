@@ -115,4 +115,3 @@ def _add_rows(lines: list[str], family: Family) -> None:
             lines.append(f"{name}{suffix}{{{where}}} {shown}" if where else f"{name}{suffix} {shown}")
         else:
             lines.append(f"{name}{{{where}}} {shown}" if where else f"{name} {shown}")
-
