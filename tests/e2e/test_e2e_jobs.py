@@ -365,6 +365,26 @@ def test_engines_talk_through_the_gateways(net: Net, name: str) -> None:
         assert received(net.domains[each]) - before[each] > 5_000_000, f"the message to {each} took another way"
 
 
+FORGER = """
+printf '\\033]0;owned\\007\\033[2J\\n'
+printf '{"time": "2026-01-02T03:04:05.678Z", "level": "error", "source": "controller", "task": "x", "party": "bob"}\\n'
+"""
+
+
+def test_what_an_engine_prints_is_found_as_its_own_and_nothing_else(net: Net, name: str) -> None:
+    """And in the logs of its own domain only."""
+    net.register(app_image("forger", FORGER))
+    net.at("alice").apply(job(name, "alice", task("a", *AB, image="forger")))
+    succeeded(net, name, *AB)
+    for domain in AB:
+        path = f"/api/v1/namespaces/{domain}/pods/*/log?job={name}&source=engine"
+        lines = until(f"{domain} has lines", lambda p=path, d=domain: net.at(d).get(p)["lines"])
+        assert {(line["source"], line["party"], line["level"]) for line in lines} == {("engine", domain, "")}
+        assert len(lines) == 2
+    own = net.at("alice").get(f"/api/v1/namespaces/alice/pods/*/log?job={name}&source=controller")["lines"]
+    assert all("owned" not in line["text"] for line in own)
+
+
 def received(domain: Domain) -> int:
     """Bytes that came in at the public port of a gateway, by Envoy's own count."""
 
