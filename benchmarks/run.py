@@ -43,6 +43,7 @@ from benchmarks import (
     bench_scheduler,
     bench_services,
     bench_store,
+    bench_traces,
     measures,
 )
 from benchmarks.measures import Bench, Plan
@@ -100,6 +101,7 @@ SECTIONS: dict[str, Section] = {
     "scheduler": scheduler,
     "autoscaling": bench_autoscaling.autoscaling,
     "metrics": bench_metrics.metrics,
+    "traces": bench_traces.traces,
     "services": bench_services.services,
     "pods": bench_pods.pods,
     "images": bench_images.images,
