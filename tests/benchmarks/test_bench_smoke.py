@@ -62,6 +62,10 @@ ROWS = (
     "traces: one line of an access log",
     "traces: one party of a trivial job, all of it",
     *(
+        f"scrape of metrics: {pods} pods, {routes} routes"
+        for pods, routes in (("0", "0"), ("100", "10"), ("1,000", "0"), ("1,000", "1,000"))
+    ),
+    *(
         f"{what}, {part}"
         for what in ("process start without Coterie", "pod start, bind to Running", "pod start, create to Running")
         for part in ("p50", "p99")

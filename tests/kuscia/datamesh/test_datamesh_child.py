@@ -65,6 +65,11 @@ async def test_who_comes_before_it_serves_waits_and_is_served(tmp_path: Path) ->
         await writing(world, pair, "out", out)
         assert (await reading(world, pair, "out")).equals(out)
         assert (world.paths.data / "out").read_text().splitlines() == ["id", "1", "2"]
+        found = {family.name: dict(family.rows) for family in await made.metrics.families()}
+        read, write = (f'direction="{each}",partner="alice"' for each in ("read", "write"))
+        assert found["coterie_datamesh_rows_total"] == {write: 2, read: 2}
+        assert found["coterie_datamesh_bytes_total"][read] >= 16
+        assert found["coterie_grant_uses_total"] == {}, "own data needs no grant"
     receiver.close()
     # Its spans are in the node's ring.
     assert [(each.name, each.trace) for each in ring.after(0)[0]] == [

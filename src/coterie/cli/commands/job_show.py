@@ -20,7 +20,7 @@ from coterie.cli.jobs.recorded_spans import RecordedJob, read_spans, recorded_jo
 from coterie.cli.jobs.view import picture
 from coterie.cli.output import as_text, without_managed_fields
 from coterie.cli.session import CliSession
-from coterie.kuscia.api.types.job import KUSCIA_JOBS
+from coterie.kuscia.api.types.job import KUSCIA_JOBS, JobPhase
 from coterie.node.trace_file import TRACE_FILE
 
 HELP = """
@@ -63,6 +63,8 @@ async def _show(session: CliSession, args: argparse.Namespace) -> int:
     paper = live.terminal_format(app, whole=True)
     app.say("\n".join(picture(seen.state, paper, now.timestamp())) + "\n")
     app.write(describe(seen.raw, await events_about(session, seen.raw), KUSCIA_JOBS.resource, now))
+    if seen.state.phase == JobPhase.FAILED:
+        app.say(f"\n`coterie job bundle {args.name}` writes an archive for support, without secrets")
     return 0
 
 
