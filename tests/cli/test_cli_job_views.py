@@ -354,7 +354,7 @@ def test_where_the_time_went():
         r reserve  room is reserved at all parties
         s start    the engine is started
         = run      the engine works (a job: its tasks)
-        * reported by the partner; times are those of the task
+        * as the partner reported it
 
         The longest chain: one -> two.
         30s in all: check 1s (3%), agree 1s (3%), prepare 2s (7%),

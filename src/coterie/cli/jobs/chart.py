@@ -62,7 +62,7 @@ _FILLS = {
 }
 _LEAST = 16
 _MOST_NOTES = 12
-_REPORTED = "reported by the partner; times are those of the task"
+_REPORTED = "as the partner reported it"
 
 
 def format_seconds(seconds: float, exact: bool) -> str:

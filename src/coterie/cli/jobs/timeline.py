@@ -75,7 +75,7 @@ class Bar:
     depth: int
     spans: tuple[TimelineSpan, ...]
     reported: bool = False
-    """A partner's party: it reports its phase, and the times are those of the task."""
+    """A partner's party: what it reported. Where nobody looked on, the times are those of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +306,10 @@ def timeline(
         for party in dict.fromkeys(party.domain for party in task.parties):
             until = known.get(Moment(ENDED, task.alias), end)
             inner = _spans(known, task.alias, party, (MADE, RUNNING), _PARTY, until)
+            # Pods of a partner are never seen.
+            reported = Moment(MADE, task.alias, party) not in times
             if inner:
-                bars.append(Bar(party, 2, inner))
+                bars.append(Bar(party, 2, inner, reported))
                 bars += (details or {}).get((task.alias, party), ())
             elif Moment(RUNNING, task.alias, party) in times or Moment(ENDED, task.alias, party) in times:
                 bars.append(Bar(party, 2, _reported(known, task.alias, until), reported=True))
