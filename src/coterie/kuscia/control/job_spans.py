@@ -144,7 +144,7 @@ class JobSpans:
         if where is None:
             return
         try:
-            pod = msgspec.convert(change.object, Pod, strict=False)
+            pod = msgspec.convert(_essence(change.object), Pod, strict=False)
         except msgspec.ValidationError:
             return
         found = stages.pod_stages(pod, where)
@@ -216,6 +216,14 @@ def _gone(
     change: ObjectChange[KusciaJob] | ObjectChange[KusciaTask] | ObjectChange[TaskResource] | ObjectChange[Object],
 ) -> bool:
     return change.type == "deleted"
+
+
+def _essence(pod: Object) -> Object:
+    """What stages are about: most of a pod is its spec and who wrote which field."""
+    meta = pod["metadata"]
+    kept = {key: meta[key] for key in ("name", "namespace", "uid", "creationTimestamp", "labels") if key in meta}
+    node = (pod.get("spec") or {}).get("nodeName") or ""
+    return {"metadata": kept, "spec": {"nodeName": node}, "status": pod.get("status") or {}}
 
 
 def _precise(seconds: float, now: int) -> int:
