@@ -553,6 +553,10 @@ def test_recorded_spans_make_the_timeline_exact_and_show_what_objects_do_not_kno
     times = timeline.facts(job, [a_task("one", 2)]) | dict(found.moments)
     line = timeline.timeline(job, times, 0.0, exact=True, details=found.details)
     assert round(line.seconds, 3) == 30.25
+    assert [(each.kind, round(each.seconds, 3)) for each in line.bars[0].spans][:2] == [
+        ("check", 0.875),
+        ("agree", 1.125),
+    ]
     drawn = [(bar.label, bar.depth, [(each.kind, round(each.seconds, 3)) for each in bar.spans]) for bar in line.bars]
     assert (
         "alice",
