@@ -417,6 +417,9 @@ def test_what_a_partner_reported_is_marked_so():
     line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2)]), 0.0)
     assert [(each.label, each.reported) for each in line.bars if each.depth == 2] == [("alice", False), ("bob", True)]
     assert ">bob*<" in chart.svg(line)
+    waits = a_task("one", 2, phase="Pending")
+    line = timeline.timeline(a_job("Running", None), timeline.facts(job, [waits]), line.begin + 9)
+    assert [(each.label, each.reported) for each in line.bars if each.depth == 2] == [("alice", False), ("bob", True)]
 
 
 def test_sentences_about_waits_stand_below_the_bars():
