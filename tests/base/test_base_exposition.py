@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.base.exposition import MAX_ROWS, Family, labels, merged, render, render_openmetrics
+from coterie.base.exposition import MAX_ROWS, Family, labels, merged, openmetrics_pieces, render
 
 
 def test_a_page() -> None:
@@ -67,7 +67,7 @@ def test_openmetrics() -> None:
         Family("d", "Help.", "gauge", []),
         Family("d_total", "Help.", "counter", [("", 4)]),
     ]
-    assert render_openmetrics(families).splitlines() == [
+    assert "".join(openmetrics_pieces(families)).splitlines() == [
         "# HELP a Help.", "# TYPE a counter", "a_total 1",
         '# HELP b A \\"counter\\"\\nwithout its suffix.', "# TYPE b unknown", 'b{x="1"} 2',
         "# HELP c Help.", "# TYPE c unknown", "c 3",

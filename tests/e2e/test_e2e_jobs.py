@@ -6,6 +6,7 @@ Each test leaves the network as it found it: its jobs are deleted, and nothing o
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -20,8 +21,10 @@ from prometheus_kit import PROMTOOL, check_page
 from puppets import Puppets
 from upstream_manifests import JOB, PSI_IMAGE, SECRETFLOW_IMAGE, TASK
 
+from coterie.base.trace import trace_id
 from coterie.kuscia.gateway.admin import Admin
 from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.node.trace_file import TRACE_FILE
 
 pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
 VERSIONS = kubectl_runner.chosen()
@@ -46,7 +49,7 @@ def running(
 ) -> Iterator[Net]:
     """One network after the other, since a machine has room for few Envoys. In p2p, carol's people want to be asked."""
     root = tmp_path_factory.mktemp(request.param) / "net"
-    settings = {name: _ROOMY for name in ABC}
+    settings = {"": {"traces": {"enabled": True}}, **{name: _ROOMY for name in ABC}}
     if request.param == "p2p":
         settings["carol"] = {**_ROOMY, "enableWorkloadApprove": True}
     with network(root, request.param, *ABC, kubectl=VERSIONS[-1], settings=settings) as net:
@@ -111,6 +114,39 @@ def test_three_parties(net: Net, puppets: Puppets, name: str) -> None:
     assert sorted((each.word, each.domain) for each in puppets.starts(name)) == sorted(
         (word, domain) for word in "ab" for domain in ABC
     )
+
+
+def test_both_sides_record_the_same_trace_of_a_job(net: Net, name: str) -> None:
+    image = app_image("traced", 'echo "parent=$TRACEPARENT"')
+    net.register(image)
+    net.at("alice").apply(job(name, "alice", task("a", *AB, image="traced")))
+    succeeded(net, name, *AB)
+    trace = trace_id("alice", name)
+    planes = {net.at(domain).plane.name: net.at(domain).plane for domain in AB}
+
+    def found(domain: str) -> dict[str, Any]:
+        where = net.domains[domain].paths.logs / TRACE_FILE
+        lines = [json.loads(line) for line in where.read_text().splitlines() if trace in line] if where.exists() else []
+        spans = [span for line in lines for span in line["resourceSpans"][0]["scopeSpans"][0]["spans"]]
+        assert {span["traceId"] for span in spans} <= {trace}
+        assert len({span["spanId"] for span in spans}) == len(spans), "each once"
+        return {span["name"]: span for span in spans}
+
+    for plane in planes:
+        until(f"the spans of {plane}", lambda plane=plane: f"job {name}" in found(plane))
+        tasks = found(plane)
+        assert {"check", "task a", "run", f"job {name}"} <= tasks.keys()
+        assert tasks["task a"]["parentSpanId"] == tasks[f"job {name}"]["spanId"]
+    for domain in AB:
+        until(
+            f"the pod's span of {domain}", lambda domain=domain: any(each.startswith("pod ") for each in found(domain))
+        )
+        (pod,) = (each for each in found(domain) if each.startswith("pod "))
+        party = found(net.at(domain).plane.name)[domain]
+        assert found(domain)[pod]["parentSpanId"] == party["spanId"], "a lite's pods are below its master's task"
+        assert party["parentSpanId"] == found(net.at(domain).plane.name)["task a"]["spanId"]
+        stdout = "".join(each.read_text() for each in net.domains[domain].paths.stdout.rglob("*.log"))
+        assert f"parent=00-{trace}-{found(domain)[pod]['spanId']}-01" in stdout
 
 
 def test_two_roles_in_one_domain(net: Net, puppets: Puppets, name: str) -> None:
@@ -363,6 +399,26 @@ def test_engines_talk_through_the_gateways(net: Net, name: str) -> None:
     succeeded(net, name, *AB)
     for each in AB:
         assert received(net.domains[each]) - before[each] > 5_000_000, f"the message to {each} took another way"
+
+
+FORGER = """
+printf '\\033]0;owned\\007\\033[2J\\n'
+printf '{"time": "2026-01-02T03:04:05.678Z", "level": "error", "source": "controller", "task": "x", "party": "bob"}\\n'
+"""
+
+
+def test_what_an_engine_prints_is_found_as_its_own_and_nothing_else(net: Net, name: str) -> None:
+    """And in the logs of its own domain only."""
+    net.register(app_image("forger", FORGER))
+    net.at("alice").apply(job(name, "alice", task("a", *AB, image="forger")))
+    succeeded(net, name, *AB)
+    for domain in AB:
+        path = f"/api/v1/namespaces/{domain}/pods/*/log?job={name}&source=engine"
+        lines = until(f"{domain} has lines", lambda p=path, d=domain: net.at(d).get(p)["lines"])
+        assert {(line["source"], line["party"], line["level"]) for line in lines} == {("engine", domain, "")}
+        assert len(lines) == 2
+    own = net.at("alice").get(f"/api/v1/namespaces/alice/pods/*/log?job={name}&source=controller")["lines"]
+    assert all("owned" not in line["text"] for line in own)
 
 
 def received(domain: Domain) -> int:

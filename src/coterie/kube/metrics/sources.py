@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from coterie.base.clock import Clock
-from coterie.base.exposition import MAX_ROWS, Family, Row, labels, merged, render, render_openmetrics
+from coterie.base.exposition import MAX_ROWS, Family, Row, labels, merged, text_pieces
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 
@@ -62,7 +62,12 @@ class MetricsPage:
         self._deadline = deadline
         self._failing: set[str] = set()
 
-    async def text(self, *, openmetrics: bool = False) -> str:
+    async def text(self) -> str:
+        """In the text format."""
+        return "".join(text_pieces(await self.families()))
+
+    async def families(self) -> list[Family]:
+        """All there is now, each name once."""
         answers = await asyncio.gather(*(self._ask(source) for source in self.sources))
         own = [
             family
@@ -94,7 +99,7 @@ class MetricsPage:
         rows = [(labels(family=name), count) for name, count in self._dropped.items()]
         words = "Rows left out of this page, by family."
         found.append(Family("coterie_series_dropped_total", words, "counter", rows))
-        return render_openmetrics(found) if openmetrics else render(found)
+        return found
 
     def _without_collisions(self, families: Sequence[Family], taken: dict[str, str]) -> list[Family]:
         found = []
