@@ -1,6 +1,6 @@
 """Controllers and their work queues as families for Prometheus.
 
-    Controller.run ──adds itself──> RUNNING ──on a scrape──> rows, labelled with the controller's name
+Controller.run ──adds itself──> RUNNING ──on a scrape──> rows, labelled with the controller's name
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class ControllerMetrics:
         return [
             Family("coterie_queue_depth", "Keys that wait in a work queue.", "gauge", rows(lambda c: len(c.queue))),
             Family(
-                "coterie_queue_delayed", "Keys that come back at a later time.", "gauge", rows(lambda c: c.queue.delayed)
+                "coterie_queue_delayed",
+                "Keys that come back at a later time.",
+                "gauge",
+                rows(lambda c: c.queue.delayed),
             ),
             Family(
                 "coterie_queue_oldest_seconds",

@@ -1,13 +1,13 @@
 """Jobs and tasks under Kuscia's names of metrics, and how long tasks stay in each stage.
 
-    kusciajob, kusciatask controllers ──results, duration of reconciles──> JobMetrics ──> kuscia_job_*, kuscia_task_*
-    informers of tasks and TaskResources ──> TaskStages ──> coterie_task_stage_seconds{stage}
+kusciajob, kusciatask controllers ──results, duration of reconciles──> JobMetrics ──> kuscia_job_*, kuscia_task_*
+informers of tasks and TaskResources ──> TaskStages ──> coterie_task_stage_seconds{stage}
 
-    stage      from                                             to
-    waiting    the task is created                              a party here has reserved room
-    reserved   a party here has reserved room                   all parties have (its TaskResource is Schedulable)
-    starting   all parties have reserved                        the task is Running
-    running    the task is Running                              it ended
+stage      from                                             to
+waiting    the task is created                              a party here has reserved room
+reserved   a party here has reserved room                   all parties have (its TaskResource is Schedulable)
+starting   all parties have reserved                        the task is Running
+running    the task is Running                              it ended
 """
 
 from __future__ import annotations

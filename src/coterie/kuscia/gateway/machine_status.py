@@ -33,7 +33,10 @@ def mem(meminfo: str) -> Family:
         "available": found.get("MemAvailable", 0),
     }
     return Family(
-        "mem", "Memory of the gateway's machine.", "gauge", [(labels(stat=name), value) for name, value in values.items()]
+        "mem",
+        "Memory of the gateway's machine.",
+        "gauge",
+        [(labels(stat=name), value) for name, value in values.items()],
     )
 
 

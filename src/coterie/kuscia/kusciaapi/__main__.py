@@ -44,9 +44,7 @@ async def serve(
     )
     try:
         async with (
-            KusciaApiServer(
-                settings, here, OPERATIONS, CONF_MANAGER, run=api.parent, listeners=listeners
-            ) as server,
+            KusciaApiServer(settings, here, OPERATIONS, CONF_MANAGER, run=api.parent, listeners=listeners) as server,
             ChildMetricsServer(metrics_socket(api), server.dispatcher.metrics.families),
         ):
             await notify_parent(transport, READY)
