@@ -78,6 +78,7 @@ _JOB_ACTIONS = (
     ),
     Command("job restart", "continue a failed or suspended job", _JOBS, "NAME [options]", module="job_stage"),
     Command("job cancel", "stop a job; it cannot be restarted", _JOBS, "NAME [options]", module="job_stage"),
+    Command("job limit", "limit the bandwidth of running tasks", _JOBS, "NAME AMOUNT --to ID [options]"),
     Command("job approve", "accept or reject a job of a partner", _JOBS, "NAME [--reject] [options]"),
     Command("job rm", "delete jobs", _JOBS, "NAME... [--force]", also=("delete",)),
 )
@@ -123,6 +124,7 @@ COMMANDS = (
         _JOBS,
         "create|ls|show|preview|approve|reject|revoke|rm [NAME] [options]",
     ),
+    Command("bandwidth", "show and set the bandwidth of nodes and links", _NODE, "[AMOUNT --node NAME | --link A,B]"),
     Command("status", "show whether nodes, gateways and routes are ready", _NODE, "[-o FORMAT]"),
     Command(
         "metrics",
