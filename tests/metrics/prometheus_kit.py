@@ -57,6 +57,10 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         for name, each in FAMILIES.items()
         if each.kind == "counter" and not name.endswith("_total")
     },
+    "kuscia_job_requeue_count": frozenset([NO_TOTAL, COUNT_ON_COUNTER]),
+    "kuscia_task_requeue_count": frozenset([NO_TOTAL, COUNT_ON_COUNTER]),
+    "kuscia_job_result_stats": frozenset([NO_TOTAL]),
+    "kuscia_task_result_stats": frozenset([NO_TOTAL]),
 }
 """Complaints about style that a page may cause, by metric: those of promised names. All others fail `check_page`."""
 ALLOWED_PATTERNS: Sequence[tuple[re.Pattern[str], str]] = (

@@ -122,6 +122,7 @@ USED = [
     ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),
     ("controllers.autoscalerSeconds", 5, "controllers.autoscaler_seconds", 5, MASTER),
     ("controllers.stallSeconds", 60, "controllers.stall_seconds", 60, MASTER),
+    ("controllers.healthPort", 8190, "controllers.health_port", 8190, MASTER),
     ("controllers.localSlurmUser", "slurm-user", "controllers.local_slurm_user", "slurm-user", MASTER),
     ("controllers.podEvictionSeconds", 0, "controllers.pod_eviction_seconds", 0, MASTER),
     ("controllers.portRange", [20000, 20999], "controllers.port_range", (20000, 20999), MASTER),

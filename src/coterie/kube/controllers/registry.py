@@ -30,7 +30,10 @@ CONTROLLERS = (
     ControllerSpec("rootca", f"{_HERE}.rootca.controller", needs={"ca": "root_ca"}),
     ControllerSpec("clusterrole_aggregation", f"{_HERE}.clusterrole_aggregation.controller"),
     ControllerSpec(
-        "scheduler", "coterie.kube.scheduler.scheduler", wakes_for=(PODS,), needs={"plugins": "scheduler_plugins", "metrics": "scheduler_metrics"}
+        "scheduler",
+        "coterie.kube.scheduler.scheduler",
+        wakes_for=(PODS,),
+        needs={"plugins": "scheduler_plugins", "metrics": "scheduler_metrics"},
     ),
     ControllerSpec("quota", f"{_HERE}.quota.controller", wakes_for=(RESOURCE_QUOTAS,)),
     ControllerSpec(

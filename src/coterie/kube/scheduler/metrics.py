@@ -72,9 +72,7 @@ class SchedulerMetrics:
 
     def families(self, engine: SchedulingEngine) -> list[Family]:
         state = engine.state
-        pending = Counter(
-            RESERVED if uid in state.assumed else self.reasons.get(uid, QUEUED) for uid in state.pending
-        )
+        pending = Counter(RESERVED if uid in state.assumed else self.reasons.get(uid, QUEUED) for uid in state.pending)
         queue = engine.queue.counts()
         return [
             Family(

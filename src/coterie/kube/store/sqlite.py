@@ -67,8 +67,14 @@ class SqliteStore(LoggedStore):
         self._ledger.leases.restore(content.leases, content.last_lease, self._clock.monotonic())
         self._ledger.restore(content.heads, content.revision)
         self._readers = Readers(self._path, self._blobs, self._reader_threads)
-        self._writer = SqliteWriter(file, self._blobs, self._threshold, settled=self._settled, failed=self._failed,
-            durations=self.metrics.durations)
+        self._writer = SqliteWriter(
+            file,
+            self._blobs,
+            self._threshold,
+            settled=self._settled,
+            failed=self._failed,
+            durations=self.metrics.durations,
+        )
 
     def _open_file(self) -> StoreFile:
         file = StoreFile(self._path, self._max_bytes)
