@@ -422,4 +422,4 @@ def test_logs_of_what_is_not_there(job, name):
 def test_partners_have_their_own_logs(job, foreign):
     told = job("logs", foreign)
     assert "No task of job" in told.err
-    assert "carol runs its pods under its own control plane: ask them" in told.err
+    assert '--party carol --ask "why"` asks for its lines' in told.err
