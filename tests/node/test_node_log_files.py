@@ -24,8 +24,8 @@ from coterie.kuscia.gateway.envoy import EnvoySettings
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import config
 from coterie.node.log_files import PERIOD, TIDY, LogFiles, log_files, logs_of
-from coterie.node.trace_file import TRACE_FILE
 from coterie.node.parts.apiserver import ApiPlane
+from coterie.node.trace_file import TRACE_FILE
 
 SMALL = Rotation(max_bytes=100, max_files=3, max_age_days=1)
 

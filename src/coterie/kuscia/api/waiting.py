@@ -31,6 +31,7 @@ from coterie.kube.api.labels import COTERIE_IDLE
 from coterie.kube.api.meta import Condition, find_condition
 from coterie.kube.api.pod_state import container_statuses, reason_and_message
 from coterie.kube.api.types.pods import Pod
+from coterie.kuscia.api.bandwidth import INSUFFICIENT
 from coterie.kuscia.api.jobs.conditions import WAITING
 from coterie.kuscia.api.types.job import GroupPhase, TaskResourceGroup
 from coterie.kuscia.api.types.task_resource import ReservationPhase, TaskResource
@@ -51,6 +52,7 @@ class WaitReason(StrEnum):
     OBJECTS_REFUSED = "ObjectsRefused"
     EARLIER_OBJECTS = "EarlierObjects"
     RESOURCES = "Resources"
+    BANDWIDTH = INSUFFICIENT
     POD_START = "PodStart"
     STALLED = "Stalled"
 
@@ -118,6 +120,13 @@ def public_reason(detail: str) -> str:
         if pattern.search(detail):
             return words
     return PLACING
+
+
+def shown_reason(reason: str, waiting: Waiting | None, *, ended: bool) -> str:
+    """`status.reason` of a job or task: it names a shortage of bandwidth while it waits for some."""
+    if waiting is not None and waiting.reason is WaitReason.BANDWIDTH:
+        return INSUFFICIENT
+    return "" if reason == INSUFFICIENT and not ended else reason
 
 
 # Sentences of single objects.

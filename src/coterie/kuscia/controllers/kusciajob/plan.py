@@ -29,7 +29,7 @@ they come to the same end; commands and approvals of the others reach us as fiel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as _replace
 
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ from msgspec.structs import replace
 from coterie.kube.api.meta import Condition, Object, find_condition, set_condition
 from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth_capacity import DomainBandwidth
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.conditions import (
     ADMITTED,
@@ -66,7 +67,7 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskTemplate,
 )
-from coterie.kuscia.api.waiting import Waiting, WaitReason, with_waiting
+from coterie.kuscia.api.waiting import Waiting, WaitReason, shown_reason, with_waiting
 from coterie.kuscia.controllers.kusciajob.validate import Faults, faults
 
 MISSING_OBJECTS_GRACE = 3.0
@@ -98,6 +99,8 @@ class JobView:
     age: float
     """Seconds since we first saw the job."""
     now: str
+    bandwidth: Mapping[str, DomainBandwidth] = field(default_factory=dict)
+    """Of our domains; only told of a new job."""
     admission: AdmissionDecision = ALLOWED
     """What the policy says to a job that a partner began, and that waits for approval."""
     shows: bool = True
@@ -208,6 +211,8 @@ def plan(view: JobView) -> Plan:
     status = replace(made.status, conditions=conditions)
     if made.waiting is not None:
         status = replace(status, message=sentence)
+    ended = status.phase in JOB_FINAL or status.phase == JobPhase.FAILED
+    status = replace(status, reason=shown_reason(status.reason, made.waiting, ended=ended))
     made = _replace(made, status=status)
     return _replace(made, status=_with_tasks(view, made))
 
@@ -256,7 +261,7 @@ def _with_tasks(view: JobView, made: Plan) -> KusciaJobStatus:
 
 def _initialized(view: JobView) -> Plan:
     status = view.job.status
-    found = faults(view.job, view.domains, view.images)
+    found = faults(view.job, view.domains, view.images, view.bandwidth)
     # A grant may be given a moment after the job was begun, like everything else that the job names.
     found = Faults(found.wrong, (*found.missing, *view.ungranted))
     if not found.wrong and found.missing and view.age < MISSING_OBJECTS_GRACE:

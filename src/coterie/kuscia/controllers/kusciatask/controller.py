@@ -8,6 +8,7 @@ the finalizer off) are removed when they are seen.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace as _replace
@@ -30,7 +31,8 @@ from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.merge import changes
 from coterie.kube.api.types.network import SERVICES
-from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.api.types.nodes import NODES
+from coterie.kube.api.types.pods import PODS, Pod, ResourceRequirements
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
@@ -42,6 +44,8 @@ from coterie.kube.control.expectations import Expectations
 from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import preconditions
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth import MBIT, parse_bits
+from coterie.kuscia.api.bandwidth_capacity import domain_bandwidth, never_met, requested_mbit
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.engine_template import EngineTemplateError
 from coterie.kuscia.api.jobs.conditions import RESOURCE_CREATED, STALLED, WAITING
@@ -49,7 +53,13 @@ from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.jobs.retries import TASK_STALLED
 from coterie.kuscia.api.partner_policy import Usage, usage_of
 from coterie.kuscia.api.reserving import task_resource
-from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, GATEWAYS, ClusterDomainRoute
+from coterie.kuscia.api.types.domain import (
+    CLUSTER_DOMAIN_ROUTES,
+    DOMAIN_ROUTES,
+    DOMAINS,
+    GATEWAYS,
+    ClusterDomainRoute,
+)
 from coterie.kuscia.api.types.job import (
     APP_IMAGES,
     CROSS_DOMAIN,
@@ -67,6 +77,7 @@ from coterie.kuscia.api.types.job import (
 from coterie.kuscia.api.types.partner_policy import PartnerPolicy
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
 from coterie.kuscia.control.job_metrics import JobMetrics
+from coterie.kuscia.control.log_facts import facts_of_task
 from coterie.kuscia.control.partner_quotas import PartnerQuotas, QuotaRefusal
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.control.task_counters import TASK_COUNTERS
@@ -108,6 +119,10 @@ class TaskObjectsRefused(Exception):
 
 class InTheWay(Exception):
     """An object of another task has the name that one of this task needs; it is on its way out."""
+
+
+def _resources_of(container: Object) -> ResourceRequirements | None:
+    return msgspec.convert(container.get("resources") or {}, ResourceRequirements)
 
 
 def by_task(pod: Pod) -> tuple[str, ...]:
@@ -157,6 +172,10 @@ class KusciaTaskReconciler:
         self.domains = informers.get(DOMAINS)
         self.gateways = informers.get(GATEWAYS)
         self.images = informers.get(APP_IMAGES)
+        self.nodes = informers.get(NODES)
+        self.domain_routes = informers.get(DOMAIN_ROUTES)
+        self._limits: dict[str, tuple[render.LimitOf, ...]] = {}
+        """By uid, of tasks whose spec was changed: the limits that their Services were last given."""
         self.tasks.cache.add_index(BY_STATE, by_state)
         self.pods.cache.add_index(BY_TASK, by_task)
         self.pods.cache.add_index(BY_NAME, by_name)
@@ -216,6 +235,7 @@ class KusciaTaskReconciler:
                 raise
             else:
                 self._made[task.metadata.uid] = status
+        await self._follow_limits(view)
         if wanted.clean:
             await self._clean(view)
         if only_informs(task.status, status):
@@ -270,6 +290,7 @@ class KusciaTaskReconciler:
             now=self._clock.now(),
             trouble=self._trouble.get(task.metadata.uid, ""),
             over_quota=self._claim(task, own),
+            unmet=self._unmet(task, own),
             link_activity=self._link_activity(task, own, pods.values()),
             default_stall_seconds=self._stall_seconds,
         )
@@ -301,6 +322,22 @@ class KusciaTaskReconciler:
             last = self._links_busy.get(key, self._began)
             out[domain] = LinkActivity(rfc3339(last), busy)
         return out
+
+    def _unmet(self, task: KusciaTask, own: Sequence[PartyWorkload]) -> str:
+        """Why the bandwidth that a new task requests can never be had."""
+        if is_true(task.status.conditions, RESOURCE_CREATED) or task.status.phase in TASK_ENDED:
+            return ""
+        everyone = {party.domain_id for party in task.spec.parties}
+        request = parse_bits(task.spec.bandwidth_request) if task.spec.bandwidth_request else 0
+        for party in own:
+            pod_bits = sum(requested_mbit(each) for each in map(_resources_of, party.containers)) * MBIT
+            links = request or pod_bits * len(party.pods)
+            if not links:
+                continue
+            has = domain_bandwidth(party.domain, self.nodes.cache.list(), self.domain_routes.cache.list(party.domain))
+            if why := never_met(party.domain, has, pod_bits, links, everyone - {party.domain}):
+                return why
+        return ""
 
     def _claim(self, task: KusciaTask, own: Sequence[PartyWorkload]) -> QuotaRefusal | None:
         """A place in the quota of the partner that began the task, from before its objects are made until it ended."""
@@ -499,6 +536,38 @@ class KusciaTaskReconciler:
                 await self._delete(kind, name, namespace, found.metadata.uid)
             raise InTheWay(what) from None
 
+    async def _follow_limits(self, view: TaskView) -> None:
+        """Gives the Services of a running task the limits that its spec has now. Gateways follow the Services."""
+        task = view.task
+        uid = task.metadata.uid
+        if task.metadata.generation <= 1 or task.status.phase in TASK_ENDED:
+            self._limits.pop(uid, None)
+            return
+        if not is_true(task.status.conditions, RESOURCE_CREATED):
+            return
+        wanted = render.limits_of(view.own)
+        if self._limits.get(uid) == wanted:
+            return
+        selector = f"{labels.KUSCIA_TASK_UID}={uid}"
+        for party in view.own:
+            annotations = render.limit_annotations(party.bandwidth)
+            mine = {name for which in party.pods for name in which.services.values()}
+            for service in (await self._client.list(SERVICES, party.domain, labels=selector)).items:
+                if service.metadata.name not in mine:
+                    continue
+                known = {
+                    key: value
+                    for key, value in (service.metadata.annotations or {}).items()
+                    if key.startswith(labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX)
+                }
+                if known == annotations:
+                    continue
+                patch = {"metadata": {"annotations": {**dict.fromkeys(known), **annotations}}}
+                with contextlib.suppress(NotFound):
+                    await self._client.patch(SERVICES, service.metadata.name, party.domain, patch)
+        self._limits[uid] = wanted
+        self._log.info("Bandwidth limits of the task changed", task=task.metadata.name, limits=len(wanted))
+
     # Ending.
 
     async def _clean(self, view: TaskView) -> None:
@@ -528,6 +597,7 @@ class KusciaTaskReconciler:
             return Result(after=_IN_THE_WAY)
         self._pool.release(task.metadata.uid)
         self._forget(task.metadata.uid)
+        self._limits.pop(task.metadata.uid, None)
         meta = task.metadata
         await remove_finalizer(
             self._client, KUSCIA_TASKS, meta.name, meta.namespace, labels.FINALIZER_TASK, uid=meta.uid
@@ -764,4 +834,12 @@ def make(
         Watches(quotas.policies, reconciler.keys_of_policy),
     ]
     reconcile = metrics.tasks.timed(reconciler.reconcile, reconciler.phase_to_reconcile, clock)
-    return Controller("kusciatask", reconcile, watches, workers=workers, clock=clock, retry=_RETRY)
+    return Controller(
+        "kusciatask",
+        reconcile,
+        watches,
+        workers=workers,
+        clock=clock,
+        retry=_RETRY,
+        log_facts=lambda key: facts_of_task(key.name, reconciler.tasks.cache.by_key(key)),
+    )

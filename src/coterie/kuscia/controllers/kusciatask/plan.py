@@ -29,6 +29,7 @@ from coterie.kube.api.meta import Condition, ObjectKey, find_condition, is_true,
 from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.types.pods import Pod
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth import INSUFFICIENT
 from coterie.kuscia.api.jobs.conditions import PORTS_ALLOCATED, RESOURCE_CREATED, RUNNING, STALLED, SUCCESS, WAITING
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.jobs.retries import TASK_INVALID, TASK_STALLED
@@ -40,7 +41,7 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskResourceGroup,
 )
-from coterie.kuscia.api.waiting import PLACING, RESOURCES_STEP, Waiting, WaitReason, with_waiting
+from coterie.kuscia.api.waiting import PLACING, RESOURCES_STEP, Waiting, WaitReason, shown_reason, with_waiting
 from coterie.kuscia.control.partner_quotas import QuotaRefusal
 from coterie.kuscia.controllers.kusciatask.party_workloads import PartyWorkload
 from coterie.kuscia.controllers.kusciatask.status import (
@@ -96,6 +97,8 @@ class TaskView:
     now: datetime
     trouble: str = ""
     """Why the last attempt to create the task's objects failed; empty when it did not."""
+    unmet: str = ""
+    """Why the bandwidth that the task requests can never be had here."""
     over_quota: QuotaRefusal | None = None
     """Why a task that a partner began has no room in the partner's quota."""
     link_activity: Mapping[str, LinkActivity] = field(default_factory=dict)
@@ -168,7 +171,8 @@ def plan(view: TaskView) -> Plan:
 
 def _with_sentence(view: TaskView, made: Plan) -> Plan:
     conditions, sentence = with_waiting(made.status.conditions, made.waiting, view.at)
-    status = replace(made.status, conditions=conditions)
+    reason = shown_reason(made.status.reason, made.waiting, ended=made.status.phase in TASK_ENDED)
+    status = replace(made.status, conditions=conditions, reason=reason)
     return _replace(made, status=replace(status, message=sentence) if made.waiting is not None else status)
 
 
@@ -193,6 +197,8 @@ def _plan(view: TaskView) -> Plan:
                 ),
             )
         return Plan(_failed(view, status, TASK_INVALID, view.fault))
+    if view.unmet and not is_true(status.conditions, RESOURCE_CREATED):
+        return Plan(_failed(view, status, INSUFFICIENT, view.unmet))
     if view.own and not is_true(status.conditions, PORTS_ALLOCATED):
         return Plan(_with_condition(view, replace(status, message=""), PORTS_ALLOCATED, "True"), allot=True)
     if not is_true(status.conditions, RESOURCE_CREATED):
@@ -385,9 +391,17 @@ def _from_pods(view: TaskView, status: KusciaTaskStatus) -> Plan:
         return Plan(_failed(view, status, TASK_STALLED, f"no engine did anything since {stalled.since}; {seconds}"))
     # While it runs, the way to the partners is worth a word: engines hang on it without saying so.
     waiting = _pending_waiting(view, tuple(parties.values()), details)
+    if waiting is not None and _lacks_bandwidth(view):
+        step = "Run `coterie bandwidth`, and lower the limits of other tasks or wait"
+        waiting = _replace(waiting, reason=WaitReason.BANDWIDTH, next_step=step)
     if waiting is None and view.routes:
         waiting = _routes_waiting(view)
     return Plan(replace(status, message=""), after=min(looks) if looks else None, waiting=waiting or stalled)
+
+
+def _lacks_bandwidth(view: TaskView) -> bool:
+    scheduled = (find_condition(pod.status.conditions, "PodScheduled") for pod in view.pods.values())
+    return any(each is not None and (each.status, each.reason) == ("False", INSUFFICIENT) for each in scheduled)
 
 
 def _stalled(view: TaskView, status: KusciaTaskStatus) -> tuple[KusciaTaskStatus, Waiting | None, float | None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from coterie.kube.api.labels import COTERIE_IDLE_SECONDS, COTERIE_LEAN_ENDPOINTS
 from coterie.kube.api.meta import Object, OwnerReference
 from coterie.kuscia.api import engine_template, labels
 from coterie.kuscia.api.engine_template import CLUSTER, DOMAIN, LOCAL, TEMPLATE_VOLUME, as_text
-from coterie.kuscia.api.types.job import KusciaTask
+from coterie.kuscia.api.types.job import BandwidthLimit, KusciaTask
 from coterie.kuscia.controllers.kusciatask.party_workloads import PartyWorkload, PodWorkload
 
 _INPUT = "TASK_INPUT_CONFIG"
@@ -162,10 +162,7 @@ def services(
                         labels.KUSCIA_ACCESS_DOMAIN: ",".join(sorted(party.access[port.name])),
                         labels.KUSCIA_TASK_ID: task.metadata.name,
                         labels.COTERIE_TASK_PARTIES: ",".join(sorted({each.domain_id for each in task.spec.parties})),
-                        **{
-                            f"{labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX}{limit.destination_id}": str(limit.limit_kbps)
-                            for limit in party.bandwidth
-                        },
+                        **limit_annotations(party.bandwidth),
                     },
                 },
                 "spec": {
@@ -177,6 +174,24 @@ def services(
             }
         )
     return out
+
+
+LimitOf = tuple[str, str, str, int]
+"""Domain, role, destination, KiB/s."""
+
+
+def limits_of(own: Iterable[PartyWorkload]) -> tuple[LimitOf, ...]:
+    return tuple(
+        sorted(
+            (party.domain, party.role, limit.destination_id, limit.limit_kbps)
+            for party in own
+            for limit in party.bandwidth
+        )
+    )
+
+
+def limit_annotations(limits: Iterable[BandwidthLimit]) -> dict[str, str]:
+    return {f"{labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX}{each.destination_id}": str(each.limit_kbps) for each in limits}
 
 
 def template_map(task: KusciaTask, party: PartyWorkload, owner: OwnerReference) -> Object | None:
