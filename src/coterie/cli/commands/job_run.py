@@ -135,6 +135,7 @@ def arguments(parser: options.Parser) -> None:
 def run(args: argparse.Namespace, app: App) -> int:
     if bool(args.file) == bool(args.engine):
         raise UsageError("name either a FILE or an engine with --engine; see `coterie job run --help`")
+    _schedule(args)  # what is wrong with it is said before anything is asked of the server
     if (args.timeline or args.svg) and not args.wait:
         raise UsageError("a timeline is measured while the job runs; leave out --no-wait")
     found: list[Manifest] = []
