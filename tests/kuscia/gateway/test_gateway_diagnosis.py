@@ -115,7 +115,9 @@ async def test_the_partner_measures_the_way_back(mtls: DiagnosedPair) -> None:
 async def test_a_third_domain_is_called_only_if_it_confirms(mtls: DiagnosedPair) -> None:
     number = "0" * 32
     async with mtls.probe() as probe:
-        assert await probe.pair("carol", number, ProbePlan(False, False, 0, 0)) is None
+        answer = await probe.pair("carol", number, ProbePlan(False, False, 0, 0))
+        assert answer is not None
+        assert answer.report is None
         assert not await probe.confirms(number)
         assert await probe.announce(number)
         assert await probe.confirms(number)

@@ -59,6 +59,7 @@ class PartnerLinkProbe:
     def __init__(self, gateway: Path, source: str, destination: str) -> None:
         """`gateway`: the socket at which the node of `source` calls its own gateway."""
         self._gateway = gateway
+        self._source, self._destination = source, destination
         self._host = f"{messages.SERVICE}.{destination}.svc"
         self._headers = {"Host": self._host, SOURCE: source}
         self._session = aiohttp.ClientSession(
@@ -89,17 +90,18 @@ class PartnerLinkProbe:
     async def reverse(self, plan: ProbePlan) -> LinkReport | None:
         """The link from the destination to the source, as the destination measures it. None: it does not."""
         body = msgspec.json.encode(messages.ReverseRequest(plan))
-        return await self._measured_there(messages.REVERSE, body, plan)
+        answer = await self._measured_there(messages.REVERSE, body, plan)
+        return answer.report if answer is not None else None
 
-    async def pair(self, third: str, number: str, plan: ProbePlan) -> LinkReport | None:
-        """The link from the destination to a third domain."""
+    async def pair(self, third: str, number: str, plan: ProbePlan) -> messages.ReverseAnswer | None:
+        """The link from the destination to a third domain. None: it does not answer; without a report: the third domain did
+        not confirm the number, because it was not reached or was not told."""
         body = msgspec.json.encode(messages.PairRequest(third, number, plan))
         return await self._measured_there(messages.PAIR, body, plan)
 
-    async def _measured_there(self, path: str, body: bytes, plan: ProbePlan) -> LinkReport | None:
+    async def _measured_there(self, path: str, body: bytes, plan: ProbePlan) -> messages.ReverseAnswer | None:
         found = await self.call("POST", path, body, limit=100 + plan.idle_seconds)
-        answer = _decoded(found, messages.ReverseAnswer)
-        return answer.report if answer is not None else None
+        return _decoded(found, messages.ReverseAnswer)
 
     async def call(
         self, method: str, path: str, body: bytes | None = None, limit: float = _CALL_SECONDS
@@ -149,12 +151,17 @@ class PartnerLinkProbe:
                 protocol=answer.protocol,
                 fingerprint=answer.fingerprint,
             )
+        if hello.status == 404 and f"<{self._source}/" in hello.problem:
+            return LinkReport(status=404, problem=hello.problem)  # our own gateway knows no way there
         if hello.status == 404:
             healthy = await self.call("GET", messages.HEALTHY)
             if healthy.status == 200:
                 return LinkReport(reached=True, endpoint="kuscia", status=200)
         # 403 comes from behind the authentication of the destination's gateway; 404 from an endpoint or a Kuscia gateway.
-        return LinkReport(reached=hello.status in (403, 404, 429), status=hello.status, problem=hello.problem)
+        # A 503 that the destination's gateway has made has passed the link too: the endpoint behind it is down.
+        its_own = hello.status == 503 and f"<{self._destination}/" in hello.problem
+        reached = hello.status in (403, 404, 429) or its_own
+        return LinkReport(reached=reached, status=hello.status, problem=hello.problem)
 
     async def _round_trips(self, report: LinkReport) -> dict[str, Any]:
         path = messages.HELLO if report.endpoint == "coterie" else messages.HEALTHY
@@ -176,7 +183,9 @@ class PartnerLinkProbe:
         """A call with a stream in both directions, as gRPC engines make them."""
         options = [("grpc.default_authority", self._host), ("grpc.enable_retries", 0)]
         async with grpc.aio.insecure_channel(f"unix:{self._gateway}", options=options) as channel:
-            call = channel.stream_stream(messages.GRPC_METHOD)(timeout=_CALL_SECONDS)
+            call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(messages.GRPC_METHOD)(
+                timeout=_CALL_SECONDS
+            )
             try:
                 await call.write(b"one")
                 answered = asyncio.ensure_future(call.read())
