@@ -195,15 +195,7 @@ class AccessLogReport:
     def _count(self, line: AccessLine) -> None:
         self.calls += 1
         if line.failed:
-            self.failures += 1
-            key = (line.side, line.partner, line.task, line.code, line.flags)
-            group = self.groups.get(key)
-            if group is None:
-                if len(self.groups) >= MOST_GROUPS:
-                    self.left_out += 1
-                    return
-                group = self.groups[key] = FailureGroup(*key)
-            group.add(line)
+            self._count_failure(line)
         if line.milliseconds >= self.slow_milliseconds:
             self.slow_calls += 1
             entry = (line.milliseconds, self.lines, line)
@@ -211,6 +203,17 @@ class AccessLogReport:
                 heapq.heappush(self._slow, entry)
             else:
                 heapq.heappushpop(self._slow, entry)
+
+    def _count_failure(self, line: AccessLine) -> None:
+        self.failures += 1
+        key = (line.side, line.partner, line.task, line.code, line.flags)
+        group = self.groups.get(key)
+        if group is None:
+            if len(self.groups) >= MOST_GROUPS:
+                self.left_out += 1
+                return
+            group = self.groups[key] = FailureGroup(*key)
+        group.add(line)
 
     @property
     def slow(self) -> list[AccessLine]:

@@ -278,7 +278,8 @@ class PartnerLinkProbe:
                     break
         except _FAILURES:
             pass  # what came until then counts
-        if since and last > since and got > measured:
+        # The slow beginning of a connection matters only where all is over soon; later bursts of proxies matter more.
+        if since and last > since and got > measured and last - began < 1.0:
             return {"received_bits_per_second": (got - measured) * 8 / (last - since)}
         if got and last > began:
             return {"received_bits_per_second": got * 8 / (last - began)}
