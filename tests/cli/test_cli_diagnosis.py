@@ -118,6 +118,16 @@ def test_a_route_that_is_wrong_fails_the_link() -> None:
     assert "next: is a firewall between?" in text
 
 
+def test_what_a_partner_writes_does_not_steer_the_terminal() -> None:
+    facts = LinkFacts(
+        Link("bob", "alice"), Measured.SOURCE, LinkReport(status=503, problem="\x1b[2Jgone\r\n\x07" + "x" * 9000)
+    )
+    found = link_findings(facts, PAIR, ProbePlan(), LinkThresholds())
+    text = graph_text(GraphResult((LinkResult(facts, tuple(found)),), ()), lambda words, style: words, colour=False)
+    assert "?[2Jgone???" in text
+    assert len(text) < 2000
+
+
 # Parties.
 
 

@@ -19,13 +19,14 @@ MARKS = {
     CheckOutcome.SKIPPED: "dim",
 }
 _NONE = "-"
+_LONGEST = 600
 
 
 def graph_text(result: GraphResult, paint: Callable[[str, str], str], *, colour: bool, everything: bool = False) -> str:
     """`everything`: also what is well."""
     parts = [render_table(plain_table(COLUMNS, [link_row(each) for each in result.links]), colour=colour)]
     if result.parties:
-        rows = [(each.party, each.status, _first_line(each.findings)) for each in result.parties]
+        rows = [(each.party, each.status, printable(_first_line(each.findings))) for each in result.parties]
         parts.append("\n" + render_table(plain_table(("Party", "Status", "Engines and capacity"), rows), colour=colour))
     lines = list(_problems(result, paint, everything))
     return "".join(parts) + ("\n" + "\n".join(lines) + "\n" if lines else "")
@@ -36,7 +37,7 @@ def link_row(result: LinkResult) -> tuple[str, ...]:
     link = result.facts.link
     if report is None or not report.endpoint:
         return (link.source, link.destination, result.status, *(_NONE for _ in COLUMNS[3:]))
-    protocol = report.protocol or "HTTP/1.1"
+    protocol = printable(report.protocol or "HTTP/1.1")
     sent, received = report.sent_bits_per_second, report.received_bits_per_second
     idle = f"{report.idle_held:g}s+" if report.idle_held is not None else _NONE
     passed = size_text(report.body_passed) + ("" if report.body_refused else "+") if report.body_passed else _NONE
@@ -54,6 +55,12 @@ def link_row(result: LinkResult) -> tuple[str, ...]:
         _verdict(result.findings, "buffering"),
         f"{report.clock_offset:+.1f}s" if report.clock_offset is not None else _NONE,
     )
+
+
+def printable(text: str) -> str:
+    """Partners choose parts of these sentences; nothing in them is to steer the terminal."""
+    shown = "".join(each if each.isprintable() else "?" for each in text[:_LONGEST])
+    return shown if len(text) <= _LONGEST else shown + "..."
 
 
 def _verdict(findings: tuple[Finding, ...], step: str) -> str:
@@ -77,6 +84,6 @@ def _problems(result: GraphResult, paint: Callable[[str, str], str], everything:
             if each.verdict is CheckOutcome.OK and not everything:
                 continue
             mark = paint(f"{each.verdict.value:<8}", MARKS[each.verdict])
-            yield f"{mark} {name}: {each.step}: {each.message}"
+            yield f"{mark} {name}: {each.step}: {printable(each.message)}"
             if each.advice:
-                yield f"{'':9}next: {each.advice}"
+                yield f"{'':9}next: {printable(each.advice)}"

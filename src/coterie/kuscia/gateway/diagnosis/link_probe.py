@@ -39,6 +39,7 @@ _SLOW_SECONDS = 5.0
 """A body that would take longer than this is not tried."""
 _UPLOAD_SECONDS = 20.0
 _PIECE = 64 << 10
+_LONGEST_ANSWER = 256 << 10
 _FIRST_RATE = 256 << 10
 """Bytes after which the rate is measured: the beginning of a connection is slow."""
 _Decoded = TypeVar("_Decoded")
@@ -112,7 +113,7 @@ class PartnerLinkProbe:
                 async with self._session.request(
                     method, path, headers=self._headers, data=BytesIO(body) if body else None
                 ) as answer:
-                    content = await answer.read()
+                    content = await _bounded(answer)
         except _FAILURES as error:
             return CallOutcome(0, problem=_reason(error), seconds=time.monotonic() - began)
         problem = answer.headers.get(ERROR, "")
@@ -302,6 +303,16 @@ def _decoded(found: CallOutcome, kind: type[_Decoded]) -> _Decoded | None:
         return msgspec.json.decode(found.body, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
+
+
+async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
+    """Of an answer that the partner may make as long as it likes."""
+    content = bytearray()
+    async for piece in answer.content.iter_any():
+        content += piece
+        if len(content) > _LONGEST_ANSWER:
+            raise aiohttp.ClientPayloadError("the answer is too long")
+    return bytes(content)
 
 
 def _refusal(found: CallOutcome) -> str:
