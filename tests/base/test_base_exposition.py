@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.base.exposition import MAX_ROWS, Family, dropped, labels, merged, render
+from coterie.base.exposition import MAX_ROWS, Family, labels, merged, openmetrics_pieces, render
 
 
 def test_a_page() -> None:
@@ -45,10 +45,9 @@ def test_families_of_one_name_become_one() -> None:
     ]
 
 
-def test_too_many_rows_are_dropped_and_counted() -> None:
+def test_too_many_rows_are_dropped() -> None:
     family = Family("many", "Many.", "gauge", [(f'n="{n}"', n) for n in range(MAX_ROWS + 7)])
     assert render([family]).count("\nmany{") == MAX_ROWS
-    assert dropped([family]) == [('family="many"', 7)]
 
 
 def test_rows_with_a_suffix() -> None:
@@ -58,3 +57,25 @@ def test_rows_with_a_suffix() -> None:
         'seconds_sum{queue="jobs"} 3.65',
         "seconds_count 4",
     ]
+
+
+def test_openmetrics() -> None:
+    families = [
+        Family("a_total", "Help.", "counter", [("", 1)]),
+        Family("b", 'A "counter"\nwithout its suffix.', "counter", [('x="1"', 2)]),
+        Family("c", "Help.", "untyped", [("", 3)]),
+        Family("d", "Help.", "gauge", []),
+        Family("d_total", "Help.", "counter", [("", 4)]),
+    ]
+    assert "".join(openmetrics_pieces(families)).splitlines() == [
+        "# HELP a Help.", "# TYPE a counter", "a_total 1",
+        '# HELP b A \\"counter\\"\\nwithout its suffix.', "# TYPE b unknown", 'b{x="1"} 2',
+        "# HELP c Help.", "# TYPE c unknown", "c 3",
+        "# HELP d Help.", "# TYPE d gauge",
+        "# HELP d_total Help.", "# TYPE d_total unknown", "d_total 4",
+        "# EOF",
+    ]  # fmt: skip
+
+
+def test_help_is_one_line() -> None:
+    assert render([Family("a", "one\ntwo\\", "gauge", [])]).splitlines()[0] == "# HELP a one\\ntwo\\\\"

@@ -383,7 +383,7 @@ def keep(root: Path, party: str, pod: str, *lines: str, uid: str = "u1", run: in
 
 
 def pod_of(job: Callable, name: str) -> str:
-    entries = json.loads(job("logs", name, "-o", "json").out)
+    entries = json.loads(job("logs", name, "--files", "-o", "json").out)
     return str(entries[0]["pod"])
 
 
@@ -413,7 +413,10 @@ def test_logs_of_what_is_not_there(job, name):
     begin(job, name, "wait")
     assert "has no task" in job("logs", name, "--task", "zzz").err
     assert "takes no part" in job("logs", name, "--party", "carol").err
-    assert job("logs", name, "-f", "-o", "json").code == 2
+    assert job("logs", name, "-f", "--files").code == 2
+    assert "--grep: is no regular expression" in job("logs", name, "--grep", "(").err
+    assert "--since: 'x' is neither" in job("logs", name, "--since", "x").err
+    assert "--source: 'kernel' is unknown" in job("logs", name, "--source", "kernel").err
 
 
 def test_partners_have_their_own_logs(job, foreign):

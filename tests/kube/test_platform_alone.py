@@ -41,6 +41,7 @@ PROVIDED = {
     "autoscaler_period": lambda: 15.0,
     "scale_hook": lambda: None,
     "scheduler_plugins": lambda: (),
+    "scheduler_metrics": lambda: None,
 }
 DEPLOYMENT = {
     "metadata": {"name": "web", "namespace": "default"},

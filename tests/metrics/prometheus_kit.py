@@ -19,10 +19,13 @@ import urllib.parse
 import urllib.request
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from coterie.kuscia.gateway.metrics.envoy_families import FAMILIES
 
 _SERVERS = Path(__file__).parents[2] / ".tools" / "servers"
 PROMETHEUS = _SERVERS / "prometheus/usr/bin/prometheus"
@@ -45,14 +48,23 @@ BITS = 'use base unit "bytes" instead of "bits"'
 TOTAL_ON_GAUGE = 'non-counter metrics should not have "_total" suffix'
 COUNT_ON_COUNTER = 'non-histogram and non-summary metrics should not have "_count" suffix'
 ALLOWED: Mapping[str, frozenset[str]] = {
-    # Kuscia's and node_exporter's names are promised as they are.
+    # Kuscia's and Envoy's names are promised as they are.
     "ss_retrans": frozenset([NO_TOTAL]),
     "ss_total_connections": frozenset([NO_TOTAL]),
+    "envoy_cluster_membership_total": frozenset([TOTAL_ON_GAUGE]),
+    **{
+        name: frozenset([NO_TOTAL])
+        for name, each in FAMILIES.items()
+        if each.kind == "counter" and not name.endswith("_total")
+    },
+    "kuscia_job_requeue_count": frozenset([NO_TOTAL, COUNT_ON_COUNTER]),
+    "kuscia_task_requeue_count": frozenset([NO_TOTAL, COUNT_ON_COUNTER]),
+    "kuscia_job_result_stats": frozenset([NO_TOTAL]),
+    "kuscia_task_result_stats": frozenset([NO_TOTAL]),
 }
 """Complaints about style that a page may cause, by metric: those of promised names. All others fail `check_page`."""
 ALLOWED_PATTERNS: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"node_memory_\w+_bytes|node_netstat_Tcp_\w+"), CAMEL_CASE),
-    (re.compile(r"envoy_cluster_\w+"), NO_TOTAL),
 )
 """The same for families of names that other programs have chosen."""
 
@@ -87,6 +99,33 @@ def check_rules(text: str, directory: Path) -> None:
     file.write_text(text)
     done = subprocess.run([PROMTOOL, "check", "rules", file], capture_output=True, text=True, timeout=_BOUND)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@dataclass(frozen=True)
+class ScrapedFamily:
+    kind: str
+    rows: dict[frozenset[tuple[str, str]], float]
+    """By labels. Rows of histograms and summaries are in families of their own names."""
+
+
+_LINE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def scraped(page: str) -> dict[str, ScrapedFamily]:
+    """The families of a page in text format. Fails for a line that is none."""
+    kinds: dict[str, str] = {}
+    found: dict[str, ScrapedFamily] = {}
+    for line in page.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            kinds[name] = kind
+        elif line and not line.startswith("#"):
+            match = _LINE.fullmatch(line)
+            assert match is not None, f"no row of metrics: {line}"
+            family = found.setdefault(match["name"], ScrapedFamily(kinds.get(match["name"], ""), {}))
+            family.rows[frozenset(_LABEL.findall(match["labels"] or ""))] = float(match["value"])
+    return found
 
 
 Sample = tuple[dict[str, str], float]
@@ -197,7 +236,11 @@ async def running_prometheus(
 async def running_node_exporter(directory: Path) -> AsyncIterator[str]:
     """The URL of its page."""
     port = free_port()
-    process = _start([NODE_EXPORTER, f"--web.listen-address=127.0.0.1:{port}"], directory / "node_exporter.log")
+    # Debian's leaves out the loopback device, others do not.
+    process = _start(
+        [NODE_EXPORTER, f"--web.listen-address=127.0.0.1:{port}", "--collector.netdev.device-exclude=^none$"],
+        directory / "node_exporter.log",
+    )
     url = f"http://127.0.0.1:{port}/metrics"
     try:
         end = time.monotonic() + _BOUND

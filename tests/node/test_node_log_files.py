@@ -25,6 +25,7 @@ from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import config
 from coterie.node.log_files import PERIOD, TIDY, LogFiles, log_files, logs_of
 from coterie.node.parts.apiserver import ApiPlane
+from coterie.node.trace_file import TRACE_FILE
 
 SMALL = Rotation(max_bytes=100, max_files=3, max_age_days=1)
 
@@ -63,7 +64,7 @@ def test_every_log_of_the_gateway_is_known(tmp_path: Path) -> None:
     places = GatewayPaths.of(paths)
     envoy = EnvoySettings("alice", places.directory, places.run, places.logs)
     known = logs_of(paths)
-    assert {*envoy.rotated} == {*known.tidied}
+    assert {*envoy.rotated} | {paths.logs / TRACE_FILE} == {*known.tidied}
     assert envoy.early_log in known.copied
 
 

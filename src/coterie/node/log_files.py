@@ -3,7 +3,7 @@
     coterie.log, where our own output goes there      moved aside; we open it anew
     datamesh, kusciaapi, crypt                        moved aside; the children open theirs anew (base/child_logging.py)
     envoy.log and internal, external, ingress.log     by the gateway, which asks Envoy to open them anew
-    the audit log                                     by its writer, between two lines
+    the audit log, traces.jsonl                       by its writer, between two lines
     Envoy's standard error, the supervisor's            copied and truncated: nobody can open them anew; hardly written to
 
 What was moved aside is compressed and removed here for all of them.
@@ -21,6 +21,7 @@ from coterie.base.log import logger
 from coterie.base.log_rotation import OwnOutput, Rotation, copy_and_truncate, is_full, move_aside, tidy
 from coterie.base.paths import DomainPaths
 from coterie.node.config import NodeSettings
+from coterie.node.trace_file import TRACE_FILE
 
 PERIOD = 10.0
 TIDY = 600.0
@@ -45,12 +46,12 @@ class NodeLogs:
 def logs_of(paths: DomainPaths, audit_log: str = "") -> NodeLogs:
     """`audit_log`: as in the configuration."""
     gateway = paths.logs / "envoy"
-    audit = (paths.logs / audit_log,) if audit_log else ()
+    others = (paths.logs / TRACE_FILE, *((paths.logs / audit_log,) if audit_log else ()))
     return NodeLogs(
         own=paths.log("coterie"),
         followed=(paths.log("datamesh"), paths.log("kusciaapi"), gateway / "crypt.log"),
         copied=(gateway / "envoy-stderr.log", paths.run / "runp" / "shepherd.log"),
-        tidied=(*(gateway / f"{name}.log" for name in ("envoy", "internal", "external", "ingress")), *audit),
+        tidied=(*(gateway / f"{name}.log" for name in ("envoy", "internal", "external", "ingress")), *others),
     )
 
 

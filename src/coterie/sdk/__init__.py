@@ -23,6 +23,7 @@ from coterie.sdk.errors import (
     Unreachable,
 )
 from coterie.sdk.models import (
+    AttemptStatus,
     BandwidthLimit,
     Column,
     ContainerResources,
@@ -52,6 +53,7 @@ from coterie.sdk.models import (
 
 __all__ = [
     "AsyncConnection",
+    "AttemptStatus",
     "BandwidthLimit",
     "Column",
     "Connection",

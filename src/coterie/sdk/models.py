@@ -74,6 +74,14 @@ class Schedule:
     task_timeout_seconds: int = 0
     resource_reserved_seconds: int = 0
     resource_reallocation_interval_seconds: int = 0
+    stall_seconds: int = 0
+    """A task whose engines are idle at all parties for so long is ended. Coterie's, as are the next ones."""
+    stall_action: str = ""
+    """`Fail` or `Restart`; empty: the first."""
+    retry_count: int = 0
+    """How often a task that failed is begun again at most."""
+    retry_backoff_seconds: int = 0
+    """The pause before the first retry; each further one is twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,19 @@ class PartyStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptStatus:
+    """An attempt at a task that failed."""
+
+    attempt: int = 0
+    start_time: str = ""
+    end_time: str = ""
+    reason: str = ""
+    err_msg: str = ""
+    retry_time: str = ""
+    """When the next attempt begins; empty: it was the last."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatus:
     task_id: str = ""
     alias: str = ""
@@ -136,6 +157,9 @@ class TaskStatus:
     end_time: str = ""
     progress: float = 0
     parties: tuple[PartyStatus, ...] = ()
+    waiting_since: str = ""
+    stalled: bool = False
+    attempts: tuple[AttemptStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +178,7 @@ class JobStatus:
     tasks: tuple[TaskStatus, ...] = ()
     stage_status_list: tuple[DomainState, ...] = ()
     approve_status_list: tuple[DomainState, ...] = ()
+    waiting_since: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,59 @@ async def test_the_endpoint() -> None:
     assert (await endpoint.handle(request("POST"))).status == 405
 
 
+@pytest.mark.parametrize(
+    ("accept", "openmetrics"),
+    [
+        # Prometheus 2.42, Prometheus 3, curl, a browser
+        (
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+            "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            True,
+        ),
+        ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.3", True),
+        ("*/*", False),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", False),
+        ("", False),
+        ("APPLICATION/OpenMetrics-Text ; Version=1.0.0", True),
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text;version=2.0.0", False),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=nonsense", False),
+        ("application/openmetrics-text;q=0.2,text/plain;q=0.5", False),
+        (";;,,;q=", False),
+    ],
+)
+async def test_which_format(accept: str, openmetrics: bool) -> None:
+    endpoint = MetricsEndpoint(MetricsPage([Source("good", 1)]), ACCESS)
+    answer = await endpoint.handle(Request("GET", "/metrics", headers={"accept": accept}, peer=Peer("127.0.0.1")))
+    assert answer.content_type.startswith("application/openmetrics-text" if openmetrics else "text/plain")
+    assert answer.body.endswith(b"# EOF\n") is openmetrics
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": "Bearer"},
+        {"authorization": "s3cret"},
+        {"x-forwarded-for": "127.0.0.1", "forwarded": "for=127.0.0.1", "x-real-ip": "127.0.0.1"},
+        {"host": "localhost", "x-remote-user": "system:admin"},
+        {"cookie": "token=s3cret"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("path", ["/metrics", "/", "/metrics?token=s3cret", "/other"])
+async def test_somebody_from_elsewhere_learns_nothing(headers: dict[str, str], path: str) -> None:
+    """Neither figures, nor which paths there are, nor whether sources are asked."""
+    source = Source("good", 1)
+    endpoint = MetricsEndpoint(MetricsPage([source]), ACCESS)
+    answer = await endpoint.handle(Request("GET", path, headers=headers, peer=Peer("192.0.2.7")))
+    assert answer.status == 401
+    assert b"good" not in answer.body and b"s3cret" not in answer.body
+    assert source.asked == 0
+
+
 async def test_a_long_page_is_compressed_for_whom_it_helps() -> None:
     endpoint = MetricsEndpoint(MetricsPage([MachineSource()]), ScrapeAccess())
     peer = Peer("127.0.0.1")

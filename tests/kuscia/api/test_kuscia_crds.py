@@ -55,6 +55,13 @@ CATALOGUE: list[tuple[str, str, list[str], str, bool, list[tuple[str, str, str]]
     ("DomainDataSource", "domaindatasources", ["dds"], "Namespaced", True, []),
     ("DomainDataGrant", "domaindatagrants", ["ddg"], "Namespaced", True, []),
     ("InteropConfig", "interopconfigs", ["interop"], "Cluster", False, []),
+    (
+        "LogRequest", "logrequests", ["lr"], "Namespaced", True,
+        [
+            ("Requester", "string", ".spec.requester"), ("Owner", "string", ".spec.owner"), ("Job", "string", ".spec.job"),
+            PHASE, ("Expires", "string", ".status.expireTime"), AGE,
+        ],
+    ),
     ("PartnerPolicy", "partnerpolicies", ["pp"], "Cluster", False, [("Outside", "string", ".spec.outside"), AGE]),
     (
         "DomainDataRecord", "domaindatarecords", ["kddr"], "Namespaced", False,

@@ -278,7 +278,19 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "status": {"conditions": [{"type": "Reachable", "status": "True", "lastTransitionTime": T}]},
     },
     "InteropConfig": {"spec": {"host": "alice", "members": ["bob"]}},
-    "PartnerPolicy": {"spec": {"outside": "Refuse"}},
+    "PartnerPolicy": {"spec": {"outside": "Refuse", "logs": {"sources": ["engine"], "maxLines": 100, "redact": ["x-[0-9]{4}"]}}},
+    "LogRequest": {
+        "spec": {
+            "requester": "alice", "owner": "bob", "job": "j", "task": "psi", "reason": "it failed", "sources": ["engine", "gateway"],
+            "since": T, "until": T, "grep": "ERROR", "maxLines": 100, "maxBytes": 1000, "expiresSeconds": 60, "keepSeconds": 60,
+            "requestedBy": "admin", "review": {"decision": "Approve", "by": "admin", "digest": "0" * 64, "redact": ["x"], "generation": 1},
+        },
+        "status": {
+            "phase": "Answered", "message": "m", "way": "Host", "sent": True, "expireTime": T, "decidedBy": "admin", "digest": "0" * 64,
+            "answer": {"text": "a", "lines": 1, "redactions": 1, "truncated": True, "digest": "0" * 64, "time": T, "notes": ["n"]},
+            "history": [{"time": T, "event": "Requested", "by": "alice", "message": "m", "digest": ""}],
+        },
+    },
 }  # fmt: skip
 
 

@@ -98,6 +98,7 @@ REQUESTS: dict[str, Object] = {
     "WatchJob": {"timeout_seconds": 1},
     "QueryLog": {"task_id": "t"},
     "QueryPodNode": {"task_id": "t", "domain": "alice"},
+    "SearchLog": {"job_id": "job", "domain_id": "alice"},
     "CreateDomainData": {**DATA, "domaindata_id": "another"},
     "UpdateDomainData": DATA,
     "DeleteDomainData": _TABLE,

@@ -4,34 +4,63 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
+from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.container_logs import Lines
 from coterie.base.tasks import TaskOwner
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.commands.logrequest import follow_request
 from coterie.cli.commands.logs import number_of_lines
 from coterie.cli.jobs.follow import PODS, JobFollower, JobSnapshot, fetch_snapshot
+from coterie.cli.jobs.log_search import OVERLAP, Followed, collect, json_of, label_of, text_of
 from coterie.cli.jobs.logs import PodOfJob, elsewhere, kept_output, pods_of, read_kept
+from coterie.cli.log_requests import LogAsk, create
 from coterie.cli.output import as_text
 from coterie.cli.session import CliSession, domains_under, root_of
 from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.client.streams import log_stream
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api.jobs.commands import own_parties
+from coterie.kuscia.api.log_query import (
+    ENGINE,
+    MAX_LINES,
+    SOURCES,
+    LogLine,
+    LogQuery,
+    LogQueryRefused,
+    log_query,
+    printable,
+)
 from coterie.kuscia.api.types.job import KusciaJob
+from coterie.kuscia.control.task_logs import ApiTaskLogs
 
 HELP = """
 Print the logs of a job: all pods of all parties that are visible here, each line prefixed with `party/task/pod |`.
-Logs of deleted pods are read from the files that this machine keeps for some days; for pods of another machine, the
-node is named. Logs of a partner's pods are only available at the partner.
+Logs of deleted pods are kept for some days by the machine they ran on. Logs of a partner's pods are only available at
+the partner.
+
+--since, --until, --grep, --source, --limit and -o json search all machines of the own domains and print the lines in
+the order of their times. Other sources than engine are lines about the job or its tasks in the logs of the gateway,
+the scheduler, the data mesh and the controllers; their prefix is `party/task/source |`.
 
 Examples:
   coterie job logs common-customers
   coterie job logs common-customers -f                 # follow until the job ends, including new tasks
   coterie job logs common-customers --task psi --party alice --tail 20
   coterie job logs common-customers --task psi --party alice --no-prefix
-  coterie job logs common-customers -o json            # list the pods and where their logs are
+  coterie job logs common-customers --source all --since 10m
+  coterie job logs common-customers --grep 'error|refused' --source engine --source gateway
+  coterie job logs common-customers --source all -o json --limit 0     # all lines, one JSON object each
+  coterie job logs common-customers --party bob --ask "psi failed, your side closed the connection" -f
+  coterie job logs common-customers --files -o json    # list the pods and where their logs are
 """
+_DEFAULT_LIMIT = 10_000
+_POLL = 1.0
+_ANSWER_SECONDS = 600.0
 _COLOURS = ("36", "33", "35", "32", "34", "31")
 _LAST_LINES = 10.0
 """Seconds for which streams may go on after the job has ended."""
@@ -46,6 +75,23 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument(
         "--tail", metavar="N", type=number_of_lines, default=None, help="only the last N lines of each container"
     )
+    parser.add_argument("--since", metavar="TIME", default="", help="only lines from then on: 10m, 2h or RFC 3339")
+    parser.add_argument("--until", metavar="TIME", default="", help="only lines up to then: 10m, 2h or RFC 3339")
+    parser.add_argument("--grep", metavar="REGEX", default="", help="only lines that match")
+    parser.add_argument(
+        "--source",
+        metavar="SOURCE",
+        action="append",
+        default=[],
+        help=f"{', '.join(SOURCES)} or all; may be repeated (default: engine)",
+    )
+    parser.add_argument(
+        "--limit", metavar="N", type=_limit, default=None, help=f"most lines, 0: all (default: {_DEFAULT_LIMIT})"
+    )
+    parser.add_argument(
+        "--ask", metavar="WHY", default="", help="ask the partner --party for its lines; -f waits for the answer"
+    )
+    parser.add_argument("--files", action="store_true", help="list the pods and where their logs are")
     parser.add_argument("--timestamps", action="store_true", help="print a timestamp before each line")
     parser.add_argument(
         "--prefix",
@@ -58,9 +104,137 @@ def arguments(parser: options.Parser) -> None:
 
 
 def run(args: argparse.Namespace, app: App) -> int:
-    if args.follow and args.output != "table":
-        raise UsageError("-f prints lines; leave out -o")
+    if args.ask:
+        return sessions.run(args, app, lambda session: _ask_partner(session, args))
+    if args.files or args.output == "yaml":
+        if args.follow or _searches(args, but_output=True):
+            raise UsageError("--files and -o yaml list files; leave out the options that choose lines")
+        return sessions.run(args, app, lambda session: _LogFollower(session, args).run())
+    if _searches(args):
+        query = _query(args)
+        return sessions.run(args, app, lambda session: _LogSearcher(session, args, query).run())
     return sessions.run(args, app, lambda session: _LogFollower(session, args).run())
+
+
+def _searches(args: argparse.Namespace, *, but_output: bool = False) -> bool:
+    chosen = args.since or args.until or args.grep or args.source or args.limit is not None
+    return bool(chosen) or (args.output == "json" and not but_output)
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines")
+    return int(text)
+
+
+def _query(args: argparse.Namespace) -> LogQuery:
+    """The task stays an alias: what it is called is known when the job has been read."""
+    named = [each for text in args.source for each in text.split(",")] or [ENGINE]
+    try:
+        return log_query(
+            now=SYSTEM_CLOCK.now(),
+            job=args.name,
+            party=args.party,
+            since=args.since,
+            until=args.until,
+            grep=args.grep,
+            sources=SOURCES if "all" in named else named,
+            limit=MAX_LINES,
+        )
+    except LogQueryRefused as refused:
+        raise UsageError(f"--{refused}" if refused.field != "job" else str(refused)) from refused
+
+
+def _how_to_ask(job: str, party: str) -> str:
+    return f'`coterie job logs {job} --party {party} --ask "why"` asks for its lines'
+
+
+async def _ask_partner(session: CliSession, args: argparse.Namespace) -> int:
+    if not args.party:
+        raise UsageError("--ask needs --party: whose lines?")
+    sources = tuple(each for text in args.source for each in text.split(","))
+    ask = LogAsk(
+        job=args.name,
+        party=args.party,
+        reason=args.ask,
+        task=args.task,
+        sources=SOURCES if "all" in sources else sources,
+        since=args.since,
+        until=args.until,
+        grep=args.grep,
+        lines=args.limit or args.tail or 0,
+    )
+    return await follow_request(session, await create(session, ask), _ANSWER_SECONDS if args.follow else None)
+
+
+class _LogSearcher:
+    """With a query: all sources and machines, in the order of time."""
+
+    def __init__(self, session: CliSession, args: argparse.Namespace, query: LogQuery) -> None:
+        self._session = session
+        self._app = session.app
+        self._args = args
+        self._query = query
+        self._painted: dict[str, str] = {}
+        self._aliases: dict[str, str] = {}
+        self._warned: set[str] = set()
+
+    async def run(self) -> int:
+        args = self._args
+        now = await fetch_snapshot(self._session.client, args.name)
+        _check(now.job, args)
+        self._aliases = {each.task_id: each.alias for each in now.job.spec.tasks}
+        task = next((each.task_id for each in now.job.spec.tasks if args.task and each.alias == args.task), "")
+        logs = ApiTaskLogs(self._session.client, own_parties(now.job))
+        query = replace(self._query, task=task)
+        most = min((each for each in (args.tail, args.limit) if each is not None), default=_DEFAULT_LIMIT)
+        lines, more = list[LogLine](), False
+        if args.tail != 0:
+            query = replace(query, limit=min(most or MAX_LINES, MAX_LINES))
+            lines, more = await collect(logs, query, most, self._note)
+        for line in lines:
+            self._print(line)
+        if more and args.tail is None:
+            self._app.warn(f"There are older lines; --limit prints more than {most}")
+        if args.follow:
+            await self._follow(logs, query, lines)
+        for party in elsewhere(now.job, args.task):
+            if args.party in ("", party):
+                self._app.warn(f"{party} has its own logs of the job: {_how_to_ask(args.name, party)}")
+        return 0
+
+    async def _follow(self, logs: ApiTaskLogs, query: LogQuery, lines: list[LogLine]) -> None:
+        followed = Followed(replace(query, limit=MAX_LINES), SYSTEM_CLOCK.now() - OVERLAP if not lines else None)
+        followed.fresh(lines)
+        over = False
+        while True:
+            found, _ = await collect(logs, followed.next_query(), 0, self._note)
+            for line in followed.fresh(found):
+                self._print(line)
+            if over:
+                return
+            await SYSTEM_CLOCK.sleep(_POLL)
+            over = (await fetch_snapshot(self._session.client, self._args.name)).state.over
+
+    def _note(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._app.warn(printable(text))
+
+    def _print(self, line: LogLine) -> None:
+        args, terminal = self._args, self._app.out.isatty()
+        if args.container and line.container != args.container:
+            return
+        if args.output == "json":
+            self._app.say(json_of(line, terminal=terminal))
+            return
+        prefix = f"{label_of(line, self._aliases)} | " if args.prefix else ""
+        if prefix and self._app.colour:
+            code = self._painted.setdefault(line.party, _COLOURS[len(self._painted) % len(_COLOURS)])
+            prefix = f"\x1b[{code}m{prefix}\x1b[0m"
+        stamp = f"{line.at} " if args.timestamps else ""
+        for text in text_of(line, terminal=terminal):
+            self._app.say(f"{prefix}{stamp}{text}")
 
 
 class _LogFollower:
@@ -76,7 +250,7 @@ class _LogFollower:
         args = self._args
         first = await fetch_snapshot(self._session.client, args.name)
         _check(first.job, args)
-        if args.output != "table":
+        if args.files or args.output != "table":
             self._app.write(as_text([self._entry(pod) for pod in self._pods(first)], args.output))
             return 0
         if args.follow and not first.state.over:
@@ -125,7 +299,7 @@ class _LogFollower:
         for container in self._selected(list(files)):
             pieces = read_kept(files[container], self._args.tail, self._args.timestamps)
             await self._print_lines(pod, container if len(files) > 1 else "", pieces)
-        if files:
+        if files or await self._print_searched(pod):
             return
         self._missing += 1
         where = f"node {pod.node} keeps" if pod.node else "its node keeps"
@@ -136,6 +310,19 @@ class _LogFollower:
         )
         for line in pod.termination_message.splitlines():
             self._line(pod, "", line)
+
+    async def _print_searched(self, pod: PodOfJob) -> bool:
+        """What the machine that the pod ran on keeps of it; whether it has anything."""
+        query = LogQuery(job=self._args.name, task=pod.task_id, party=pod.party, sources=(ENGINE,), limit=MAX_LINES)
+        try:
+            logs = ApiTaskLogs(self._session.client, [pod.party])
+            lines, _ = await collect(logs, query, _DEFAULT_LIMIT, lambda note: None)
+        except (ApiError, TransportError):
+            return False
+        chosen = [line for line in lines if line.pod == pod.name and line.container in self._selected([line.container])]
+        for line in chosen[-self._args.tail :] if self._args.tail else chosen:
+            self._line(pod, "", f"{line.at} {line.text}" if self._args.timestamps else line.text)
+        return bool(lines)
 
     def _selected(self, containers: list[str]) -> list[str]:
         chosen = self._args.container
@@ -161,7 +348,8 @@ class _LogFollower:
             self._line(pod, container, line)
 
     def _line(self, pod: PodOfJob, container: str, line: str) -> None:
-        self._app.say((self._prefix(pod, container) if self._args.prefix else "") + line)
+        text = printable(line) if self._app.out.isatty() else line
+        self._app.say((self._prefix(pod, container) if self._args.prefix else "") + text)
 
     def _prefix(self, pod: PodOfJob, container: str) -> str:
         text = f"{pod.label}{f'/{container}' if container else ''} | "
@@ -188,7 +376,7 @@ class _LogFollower:
         others = [party for party in elsewhere(now.job, args.task) if not args.party or party == args.party]
         here = domains_under(self._root)
         for party in others:
-            how = f"`coterie --domain {party} job logs {args.name}`" if party in here else "ask them"
+            how = f"`coterie --domain {party} job logs {args.name}`" if party in here else _how_to_ask(args.name, party)
             self._app.warn(f"{party} runs its pods under its own control plane: {how}")
 
 

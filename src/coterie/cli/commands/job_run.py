@@ -16,7 +16,7 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.jobs import chart, live, timeline
 from coterie.cli.jobs.follow import JOBS, JobSnapshot, find
-from coterie.cli.jobs.model import TIMED_OUT, engine_job
+from coterie.cli.jobs.model import TIMED_OUT, engine_job, with_schedule
 from coterie.cli.manifests import Manifest
 from coterie.cli.output import as_text, without_managed_fields
 from coterie.cli.resource_arguments import kind_name
@@ -29,7 +29,15 @@ from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.references import reference_problems
 from coterie.kuscia.api.jobs.validation import Problem, job_problems
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
-from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, AppImage, KusciaJob
+from coterie.kuscia.api.types.job import (
+    APP_IMAGES,
+    CROSS_DOMAIN,
+    KUSCIA_JOBS,
+    STALL_FAIL,
+    STALL_RESTART,
+    AppImage,
+    KusciaJob,
+)
 
 HELP = """
 Start a job and follow it until it ends. The job comes from a file, or is created from an engine and a list of parties.
@@ -46,6 +54,8 @@ Examples:
   coterie job run --engine sample --parties alice,bob --input '{"mode": "slow", "seconds": 5}' --timeline
   coterie job run --engine psi --parties alice,bob --input @psi.json --role alice=sender,bob=receiver
   coterie job run --engine psi --parties alice,bob --cpu 2 --memory alice=8Gi,bob=4Gi --bandwidth 100
+  coterie job run --engine psi --parties alice,bob --input @psi.json --retry 2 --retry-backoff 30s
+  coterie job run job.yaml --stall-seconds 600 --stall-action restart
   coterie job run --engine sample --parties alice,bob --dry-run -o yaml   # only print the job
 """
 _SUFFIX_BYTES = 3
@@ -67,6 +77,34 @@ def arguments(parser: options.Parser) -> None:
     make.add_argument("--cpu", metavar="N", action="append", default=[], help=f"cores {per_party}")
     make.add_argument("--memory", metavar="SIZE", action="append", default=[], help=f"e.g. 4Gi, {per_party}")
     make.add_argument("--bandwidth", metavar="MBPS", action="append", default=[], help=f"Mbit/s {per_party}")
+    every = parser.add_argument_group("for every task of the job")
+    every.add_argument(
+        "--retry",
+        type=int,
+        metavar="N",
+        default=None,
+        help="begin a task that failed again, up to N times (at most 10)",
+    )
+    every.add_argument(
+        "--retry-backoff",
+        type=options.seconds,
+        metavar="TIME",
+        default=None,
+        help="pause before the first retry, e.g. 30s; doubled each time",
+    )
+    every.add_argument(
+        "--stall-seconds",
+        type=int,
+        metavar="N",
+        default=None,
+        help="end a task whose engines are idle at all parties for N seconds",
+    )
+    every.add_argument(
+        "--stall-action",
+        choices=("fail", "restart"),
+        default="",
+        help="what happens to such a task (default: fail)",
+    )
     parser.add_argument(
         "--name", metavar="NAME", default="", help="name of the job (default: from the file, or generated)"
     )
@@ -130,10 +168,11 @@ class _Run:
             job = _job_of(self._found, args.name)
         else:
             job = await _from_engine(session, args)
+        job = with_schedule(job, _schedule(args))
         if args.dry_run:
             app.write(as_text(job, "json" if args.output == "json" else "yaml"))
             return 0
-        others = [manifest for manifest in self._found if manifest.object is not job and not _is_job(manifest)]
+        others = [manifest for manifest in self._found if not _is_job(manifest)]
         for manifest in others:
             await _apply(session, manifest, quiet=args.output != "table")
         await _check(session, job)
@@ -193,6 +232,24 @@ async def _from_engine(session: CliSession, args: argparse.Namespace) -> Object:
     name = args.name or f"{args.engine}-{secrets.token_hex(_SUFFIX_BYTES)}"
     text = _input(args.input, session.app)
     return engine_job(name, args.engine, parties, initiator, task_input=text, roles=roles, resources=resources)
+
+
+def _schedule(args: argparse.Namespace) -> Object:
+    """What the options say of every task, as fields of its scheduleConfig."""
+    out: Object = {}
+    if args.retry is not None or args.retry_backoff is not None:
+        if args.retry is None:
+            raise UsageError("--retry-backoff needs --retry N")
+        out["retry"] = {"count": args.retry}
+        if args.retry_backoff:
+            out["retry"]["backoffSeconds"] = round(args.retry_backoff)
+    if args.stall_seconds is not None:
+        out["stallSeconds"] = args.stall_seconds
+    if args.stall_action:
+        if args.stall_seconds is None:
+            raise UsageError("--stall-action needs --stall-seconds N")
+        out["stallAction"] = STALL_RESTART if args.stall_action == "restart" else STALL_FAIL
+    return out
 
 
 def _listed(text: str) -> list[str]:

@@ -23,6 +23,7 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own, master_of
 from coterie.kuscia.api.jobs.commands import approval_patch, approvers
 from coterie.kuscia.api.jobs.conditions import ADMITTED
+from coterie.kuscia.api.log_query import SOURCES
 from coterie.kuscia.api.partner_policy import (
     AdmissionDecision,
     PartnerRequest,
@@ -71,6 +72,7 @@ Examples:
   coterie policy set bob --cpu 4 --memory 8Gi --hours "Mon-Fri 08:00-18:00" --time-zone Europe/Berlin
   coterie policy set bob --max-tasks 2 --outside refuse
   coterie policy set bob --runtime-class gvisor      # a stronger wall around what bob begins
+  coterie policy set bob --logs engine --logs-failed-only yes --redact "customer-[0-9]{4}"
   coterie policy set bob --hours any                 # takes the rule away
   coterie policy explain common-customers
   coterie policy approve deployment/scores
@@ -101,6 +103,7 @@ def arguments(parser: options.Parser) -> None:
     rules.add_argument("--bandwidth", metavar="N", default="", help="bandwidth that one of them may reserve")
     rules.add_argument("--gpus", metavar="N", default="", help="GPUs of one task or deployment (default: none)")
     rules.add_argument("--priority", metavar="N", default="", help="highest priority of a task")
+    rules.add_argument("--retries", metavar="N", default="", help="how often a task may be begun again")
     rules.add_argument(
         "--hours", metavar="HOURS", action="append", default=[], help='when: "Mon-Fri 08:00-18:00"; may be repeated'
     )
@@ -111,6 +114,18 @@ def arguments(parser: options.Parser) -> None:
         metavar="NAME",
         default="",
         help="RuntimeClass of the partner's pods: bubblewrap, gvisor, ...",
+    )
+    logs = parser.add_argument_group("logs, for allow and set: requests of the partner for our log lines")
+    logs.add_argument(
+        "--logs", metavar="SOURCES", default="", help="answer without a person: engine,gateway,... (`any`: always ask)"
+    )
+    logs.add_argument("--logs-lines", metavar="N", default="", help="lines of such an answer (default: 500)")
+    logs.add_argument("--logs-per-day", metavar="N", default="", help="such answers in 24 hours (default: 10)")
+    logs.add_argument(
+        "--logs-failed-only", choices=("yes", "no"), default="", help="only logs of tasks that failed (default: no)"
+    )
+    logs.add_argument(
+        "--redact", metavar="REGEX", action="append", default=[], help="cut out of every answer; may be repeated"
     )
     quota = parser.add_argument_group("quota, for allow and set: all work of the partner together")
     quota.add_argument("--max-tasks", metavar="N", default="", help="tasks at once")
@@ -129,7 +144,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     wanted = 0 if action == "ls" else 1
     if len(args.words) != wanted:
         raise UsageError(f"coterie policy {action} takes {'one name' if wanted else 'no names'}")
-    if action not in ("allow", "set") and (_changes(args) or _quota_changes(args)):
+    if action not in ("allow", "set") and (_changes(args) or _quota_changes(args) or _log_changes(args)):
         raise UsageError("rules and quotas are for `coterie policy allow` and `coterie policy set`")
     return sessions.run(args, app, lambda session: _RUN[action](session, args))
 
@@ -165,7 +180,12 @@ def _changes(args: argparse.Namespace) -> Object:
     for field, text in texts:
         if text:
             out[field] = None if text == _NONE else text
-    for field, text in (("bandwidth", args.bandwidth), ("gpus", args.gpus), ("priority", args.priority)):
+    for field, text in (
+        ("bandwidth", args.bandwidth),
+        ("gpus", args.gpus),
+        ("priority", args.priority),
+        ("retries", args.retries),
+    ):
         if text:
             out[field] = _number(f"--{field}", text)
     if args.outside:
@@ -184,6 +204,21 @@ def _quota_changes(args: argparse.Namespace) -> Object:
     return out
 
 
+def _log_changes(args: argparse.Namespace) -> Object:
+    out: Object = _listed([each.strip() for each in args.logs.split(",") if each.strip()], "sources")
+    if unknown := [each for each in out.get("sources") or () if each not in SOURCES]:
+        raise UsageError(f"--logs: {unknown[0]} is unknown; there are {', '.join(SOURCES)}")
+    for field, option, text in (
+        ("maxLines", "--logs-lines", args.logs_lines),
+        ("perDay", "--logs-per-day", args.logs_per_day),
+    ):
+        if text:
+            out[field] = _number(option, text)
+    if args.logs_failed_only:
+        out["onlyFailed"] = args.logs_failed_only == "yes"
+    return {**out, **_listed(args.redact, "redact")}
+
+
 def _number(option: str, text: str) -> int | None:
     if text == _NONE:
         return None
@@ -199,6 +234,8 @@ async def _allow(session: CliSession, args: argparse.Namespace) -> int:
     spec = {"appImages": [ANY], **_without_none(_changes(args))}
     if quota := _without_none(_quota_changes(args)):
         spec["quota"] = quota
+    if logs := _without_none(_log_changes(args)):
+        spec["logs"] = logs
     return await _replace(session, args, spec)
 
 
@@ -207,8 +244,8 @@ async def _deny(session: CliSession, args: argparse.Namespace) -> int:
 
 
 async def _set(session: CliSession, args: argparse.Namespace) -> int:
-    changes, quota = _changes(args), _quota_changes(args)
-    if not changes and not quota:
+    changes, quota, logs = _changes(args), _quota_changes(args), _log_changes(args)
+    if not changes and not quota and not logs:
         raise UsageError("name what to change, such as --cpu 4 (`coterie policy --help`)")
     try:
         before = (await session.client.get(_POLICY, args.words[0])).get("spec") or {}
@@ -216,7 +253,9 @@ async def _set(session: CliSession, args: argparse.Namespace) -> int:
         raise _no_policy(args.words[0]) from problem
     spec = _without_none({**before, **changes})
     kept = _without_none({**(before.get("quota") or {}), **quota})
-    return await _replace(session, args, {**{k: v for k, v in spec.items() if k != "quota"}, **_if("quota", kept)})
+    kept_logs = _without_none({**(before.get("logs") or {}), **logs})
+    rest = {key: value for key, value in spec.items() if key not in ("quota", "logs")}
+    return await _replace(session, args, {**rest, **_if("quota", kept), **_if("logs", kept_logs)})
 
 
 def _if(name: str, value: Object) -> Object:
@@ -300,6 +339,7 @@ def summary(spec: PartnerPolicySpec) -> str:
             ("bandwidth", spec.bandwidth),
             ("gpus", spec.gpus),
             ("priority", spec.priority),
+            ("retries", spec.retries),
             ("hours", spec.hours),
         )
         if value is not None

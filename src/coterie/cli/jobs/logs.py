@@ -29,6 +29,7 @@ class PodOfJob:
     termination_message: str = ""
     short: str = ""
     """The name without the task's id, which every line would repeat."""
+    task_id: str = ""
 
     @property
     def begun(self) -> bool:
@@ -59,6 +60,7 @@ def pods_of(job: KusciaJob, tasks: Iterable[KusciaTask], alias: str = "", party:
                         pod.node_name,
                         pod.termination_log,
                         short,
+                        template.task_id,
                     )
                 )
     return out

@@ -7,13 +7,13 @@ Everything that shows a job (`jobview`, `jobgraph`, `jobtime`) reads a `JobState
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from coterie.kube.api.meta import Object, find_condition
+from coterie.kube.api.meta import Object, find_condition, is_true
 from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.jobs.commands import NEW
-from coterie.kuscia.api.jobs.conditions import SUCCESS
+from coterie.kuscia.api.jobs.conditions import STALLED, SUCCESS
 from coterie.kuscia.api.jobs.graph import in_order, progress
 from coterie.kuscia.api.jobs.phases import JOB_ENDED, TASK_ENDED
 from coterie.kuscia.api.types.job import (
@@ -25,6 +25,7 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskTemplate,
 )
+from coterie.kuscia.api.waiting import waiting_since
 
 WAITING, NOT_RUN = "Waiting", "Not run"
 """Phases of tasks that do not exist: not yet, and never."""
@@ -56,6 +57,10 @@ class TaskState:
     tolerable: bool = False
     began: float | None = None
     ended: float | None = None
+    waiting_since: str = ""
+    """RFC 3339; stands in the message too."""
+    stalled: bool = False
+    failed_attempts: int = 0
     layer: int = 0
     """The longest way to it from a task that waits for nothing."""
 
@@ -72,6 +77,7 @@ class JobState:
     tasks: tuple[TaskState, ...]
     """Each after those it waits for."""
     message: str = ""
+    waiting_since: str = ""
     approvals: tuple[tuple[str, str], ...] = ()
     created: float | None = None
     ended: float | None = None
@@ -115,13 +121,16 @@ def job_state(job: KusciaJob, tasks: Iterable[KusciaTask]) -> JobState:
     for template in sorted(job.spec.tasks, key=lambda each: layers.get(each.alias, len(layers))):
         task = found.get(template.task_id)
         absent = NOT_RUN if template.alias in blocked or phase in JOB_ENDED else WAITING
-        states.append(_task_state(template, task, absent, layers.get(template.alias, 0)))
+        state = _task_state(template, task, absent, layers.get(template.alias, 0))
+        failed = len((job.status.task_attempts or {}).get(template.task_id, ()))
+        states.append(replace(state, failed_attempts=failed) if failed else state)
     return JobState(
         name=job.metadata.name,
         phase=phase,
         initiator=job.spec.initiator,
         tasks=tuple(states),
         message=job.status.message or job.status.reason,
+        waiting_since=waiting_since(job.status.conditions) or "",
         approvals=tuple(sorted((job.status.approve_status or {}).items())),
         created=_seconds(job.metadata.creation_timestamp),
         ended=_seconds(job.status.completion_time),
@@ -152,6 +161,8 @@ def _task_state(template: TaskTemplate, task: KusciaTask | None, absent: str, la
         after=after,
         progress=1.0 if done else min(1.0, max(0.0, status.progress)),
         message=status.message or status.reason,
+        waiting_since=waiting_since(status.conditions) or "",
+        stalled=is_true(status.conditions, STALLED) and status.phase == TaskPhase.RUNNING,
         tolerable=template.tolerable,
         began=_seconds(status.start_time) or _seconds(task.metadata.creation_timestamp),
         ended=_ended(task),
@@ -208,3 +219,14 @@ def engine_job(
         "metadata": {"name": name, "namespace": CROSS_DOMAIN},
         "spec": {"initiator": initiator, "tasks": [task]},
     }
+
+
+def with_schedule(job: Object, schedule: Object) -> Object:
+    """The job with these fields in the scheduleConfig of every task."""
+    if not schedule:
+        return job
+    tasks = [
+        {**task, "scheduleConfig": {**(task.get("scheduleConfig") or {}), **schedule}}
+        for task in job["spec"].get("tasks") or ()
+    ]
+    return {**job, "spec": {**job["spec"], "tasks": tasks}}

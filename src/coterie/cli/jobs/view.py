@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from coterie.cli.jobs import graph
 from coterie.cli.jobs.model import NOT_RUN, WAITING, JobState, PartyState, TaskState
 from coterie.cli.live_display import columns
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.apiserver.tables.ages import human_duration
 from coterie.kuscia.api.types.job import REJECTED, JobPhase, TaskPhase
 
@@ -140,7 +141,7 @@ def _head(job: JobState, paper: TerminalFormat, now: float) -> Iterator[str]:
         yield cut(line, paper.width, paper.dots)
     else:
         yield f"{paper.strong(name)}  {paper.paint(job.phase, job.phase)}{rest}{bar}{tail}"
-    message = safe(job.message)
+    message = safe(_aged(job.message, job.waiting_since, now))
     if message:
         yield paper.paint(cut(message, paper.width, paper.dots), job.phase)
 
@@ -175,7 +176,7 @@ def _row(row: graph.GraphRow, wide: int, alias: int, paper: TerminalFormat, now:
     if not whole:
         fits = columns(parties.text) <= room - 2
         more.append(parties.painted if fits else cut(parties.text, room - 2, paper.dots))
-    if message := safe(_why(task)):
+    if message := safe(_aged(_why(task), task.waiting_since, now)):
         more.append(paper.paint(cut(message, room - 2, paper.dots), task.phase))
     return [(left + line).rstrip(), *(f"{paper.faint(under)}  {each}".rstrip() for each in more)]
 
@@ -211,7 +212,18 @@ def _why(task: TaskState) -> str:
     if task.phase not in (TaskPhase.FAILED, TaskPhase.PENDING, TaskPhase.RUNNING):
         return ""
     tolerated = task.tolerable and task.phase == TaskPhase.FAILED
-    return f"tolerated; {task.message}" if tolerated else task.message
+    words = ["tolerated"] * tolerated + ["Stalled"] * task.stalled
+    if task.failed_attempts and task.phase != TaskPhase.FAILED:
+        words.append(f"attempt {task.failed_attempts + 1}")
+    return "; ".join([*words, *([task.message] if task.message else [])])
+
+
+def _aged(message: str, since: str, now: float) -> str:
+    """A sentence with how long it holds already in place of since when: nobody writes that."""
+    began = parse_time(since)
+    if began is None:
+        return message
+    return message.replace(f"(since {since})", f"(for {human_duration(max(0.0, now - began.timestamp()))})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,5 +344,5 @@ def list_row(job: JobState, now: float) -> tuple[str, ...]:
         f"{1.0 if job.phase == JobPhase.SUCCEEDED else job.progress:.0%}",
         _took(job.created, None, now),
         _took(job.created, job.ended, now),
-        safe(job.message),
+        safe(_aged(job.message, job.waiting_since, now)),
     )

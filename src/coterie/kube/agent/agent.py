@@ -25,6 +25,7 @@ from coterie.kube.agent.node.registration import NodeRegistration
 from coterie.kube.agent.plugin import AgentPlugin
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.garbage import NodeGarbageCollector
+from coterie.kube.agent.pods.idle_monitor import IdleMonitor
 from coterie.kube.agent.pods.manager import PodManager
 from coterie.kube.agent.pods.storage_monitor import StorageMonitor
 from coterie.kube.agent.runtimes.protocol import PodRuntime, PodState
@@ -78,6 +79,7 @@ class Agent:
     volumes: LocalVolumes
     garbage: NodeGarbageCollector
     storage: StorageMonitor
+    idleness: IdleMonitor
     images: ImageCollector | None = None
 
     @property
@@ -88,7 +90,7 @@ class Agent:
             [self.node],
             [self.volumes],
             [self.pods],
-            [self.garbage, self.storage, *([self.images] if self.images is not None else [])],
+            [self.garbage, self.storage, self.idleness, *([self.images] if self.images is not None else [])],
         ]
 
 
@@ -140,7 +142,8 @@ def make(
         pressure_changed=node.update_conditions,
         free_images=partial(collector.collect, urgent=True) if collector is not None else None,
     )
-    return Agent(RuntimeService(runtime), events, devices, node, pods, volumes, garbage, storage, collector)
+    idleness = IdleMonitor(client, informers, runtime, settings, clock)
+    return Agent(RuntimeService(runtime), events, devices, node, pods, volumes, garbage, storage, idleness, collector)
 
 
 def _collector(

@@ -12,11 +12,12 @@ An agent has a list of plug-ins; with none it is a plain node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from coterie.base.trace import TraceParent
 from coterie.kube.agent.images.model import ANY_IMAGE, RequiredImage
 from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.pods.downward import DownwardNodeInfo
@@ -36,6 +37,15 @@ class ContainerAdditions:
     """(volume, subPath) -> what is mounted in its stead."""
     image: RequiredImage = ANY_IMAGE
     """What the container's image must be."""
+    span: TraceParent | None = None
+    """What is done for the container is part of this span."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedCapacity:
+    annotation: str
+    parse: Callable[[str], int | None]
+    """None for what cannot be read: the capacity stays as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,8 @@ class NodeAdditions:
     """Extended resources, as whole numbers."""
     reserved: Mapping[str, int] = field(default_factory=dict)
     """How much of them pods do not get."""
+    annotated_capacity: Mapping[str, AnnotatedCapacity] = field(default_factory=dict)
+    """By resource: where an operator may write another capacity on the Node."""
 
 
 NO_ADDITIONS = NodeAdditions()
@@ -142,4 +154,5 @@ def merged_node(plugins: tuple[AgentPlugin, ...], facts: MachineFacts, runtime: 
         own_taints=tuple(taint for one in each for taint in one.own_taints),
         capacity={key: value for one in each for key, value in one.capacity.items()},
         reserved={key: value for one in each for key, value in one.reserved.items()},
+        annotated_capacity={key: value for one in each for key, value in one.annotated_capacity.items()},
     )

@@ -73,6 +73,11 @@ TAINT_NETWORK_UNAVAILABLE: Final = "node.kubernetes.io/network-unavailable"
 # ---- Coterie: labels of its own for what the platform does ----
 COTERIE_POD_NAMESPACE: Final = "coterie.io/pod-namespace"
 """Label of a Node whose agent may see the pods of one namespace only: the scheduler places no others there."""
+COTERIE_IDLE_SECONDS: Final = "coterie.io/idle-seconds"
+"""Annotation of a pod: the agent watches whether its containers do anything, and reports the condition below when they did
+nothing for so many seconds."""
+COTERIE_IDLE: Final = "coterie.io/Idle"
+"""Condition of such a pod: True since the time at which it did something last, False when it does something again."""
 COTERIE_LEAN_ENDPOINTS: Final = "coterie.io/lean-endpoints"
 """Label of a Service with "true": it has an Endpoints object only once it has addresses, and no EndpointSlices."""
 COTERIE_LEASE_DURATION: Final = "coterie.io/lease-duration-seconds"

@@ -101,9 +101,13 @@ class NodeProxy:
         body = connection.body(status, answered)
         return Response(200, content_type="text/plain", stream=BodyRelay(connection, body, self._tasks))
 
-    async def get_json(self, node: Object, path: str) -> Object:
-        """What an agent tells about itself; ServiceUnavailable when it does not, or not in time."""
-        connection = await self.connect_to_agent(node)
+    async def get_json(self, node: Object, path: str, *, owner: str | None = None) -> Object:
+        """What an agent tells about itself; ServiceUnavailable when it does not, or not in time. `owner`: the namespace whose agent
+        it must be, where its Node does not decide that."""
+        if owner is None:
+            connection = await self.connect_to_agent(node)
+        else:
+            connection = await self._connect(agent_connection.address_of(node), owner)
         try:
             status, answered = await connection.request("GET", path, {})
             if status != 200:

@@ -94,7 +94,16 @@ from coterie.kube.apiserver.webhooks.registry import ReviewServices, WebhookMetr
 from coterie.kube.store.protocol import Store, StoreError
 
 if TYPE_CHECKING:
-    from coterie.kube.apiserver import component_status, custom_metrics, http_proxy, outgoing, policy_audit, usage
+    from coterie.base.log_pages import LogSearch
+    from coterie.kube.apiserver import (
+        component_status,
+        custom_metrics,
+        http_proxy,
+        outgoing,
+        pod_log_search,
+        policy_audit,
+        usage,
+    )
     from coterie.kube.apiserver.admission import certificates
     from coterie.kube.apiserver.audit_policy import AuditPolicy
     from coterie.kube.apiserver.webhooks import conversion
@@ -105,6 +114,7 @@ else:
     custom_metrics = lazy_import("coterie.kube.apiserver.custom_metrics")
     http_proxy = lazy_import("coterie.kube.apiserver.http_proxy")
     outgoing = lazy_import("coterie.kube.apiserver.outgoing")
+    pod_log_search = lazy_import("coterie.kube.apiserver.pod_log_search")
     policy_audit = lazy_import("coterie.kube.apiserver.policy_audit")
     usage = lazy_import("coterie.kube.apiserver.usage")
 
@@ -119,6 +129,8 @@ _SELECTING = frozenset(("list", "watch", "deletecollection"))
 _NEEDS_NAME = {"create": False, "update": True, "patch": True}
 _CLIENT_LEFT = 499
 """For metrics and audit: who asked went away before the answer."""
+_EVERY_POD = "*"
+"""In place of a pod's name: its log is that of all pods of the namespace (`pod_log_search.py`)."""
 _HEALTH = frozenset(("/healthz", "/livez", "/readyz"))
 _ROOT_PATHS = ("/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version")
 
@@ -145,6 +157,8 @@ class Settings:
     """For how long new pods stay on a node that is not ready or not reachable unless they say it themselves."""
     dial: Dial | None = None
     """Connects to endpoints of Services, where they are in a network that this process is not in (`outgoing.py`)."""
+    log_search: LogSearch | None = None
+    """The control plane's own logs, for searches of the logs of a namespace (`pod_log_search.py`)."""
     front_proxy: tuple[str, str] | None = None
     """Files of the certificate and key with which aggregated servers are called."""
     authentication_info: AuthenticationInfo | None = None
@@ -357,7 +371,7 @@ class ApiServer:
             ("resize", "patch"): writer.patch,
             ("finalize", "update"): subs.finalize,
             ("token", "create"): self._request_token,
-            ("log", "get"): proxy.log,
+            ("log", "get"): self._log,
             ("exec", "get"): connecting,
             ("exec", "create"): connecting,
             ("attach", "get"): connecting,
@@ -386,6 +400,21 @@ class ApiServer:
 
     def _proxy_http(self, call: ResourceRequest) -> Response | Awaitable[Response]:
         return self._http_proxy.proxy(call)
+
+    @cached_property
+    def _log_search(self) -> pod_log_search.PodLogSearch:
+        ownership = self.authorizer.ownership
+        return pod_log_search.PodLogSearch(
+            self._collection("nodes"),
+            self._node_proxy,
+            ownership.label if ownership is not None else "",
+            self.settings.log_search,
+        )
+
+    def _log(self, call: ResourceRequest) -> Awaitable[Response]:
+        if call.name == _EVERY_POD:
+            return self._log_search.respond(call)
+        return self._node_proxy.log(call)
 
     @cached_property
     def _usage(self) -> usage.UsageApi:

@@ -12,17 +12,19 @@ Events may be lost, merged or repeated without harm: the key is all they carry.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock
-from coterie.base.log import logger
+from coterie.base.log import log_context, logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.api.errors import Conflict
 from coterie.kube.api.meta import ApiObject, ObjectKey, key_of
 from coterie.kube.client.informer import Informer, ObjectChange
+from coterie.kube.control.controller_metrics import RUNNING
 from coterie.kube.control.queue import RETRY, QueueClosed, WorkQueue
 
 K = TypeVar("K", bound=Hashable)
@@ -50,6 +52,8 @@ class Watches(Generic[T, K]):
 class ControllerCounters:
     succeeded: int = 0
     failed: int = 0
+    """Conflicts included."""
+    conflicts: int = 0
 
 
 def own_key(obj: Any) -> tuple[ObjectKey]:
@@ -80,6 +84,16 @@ def owner_key(api_version: str, kind: str) -> Callable[[Any], tuple[ObjectKey, .
     return keys
 
 
+def _with_facts(
+    reconcile: Callable[[K], Awaitable[Result | None]], facts: Callable[[K], Mapping[str, Any]]
+) -> Callable[[K], Awaitable[Result | None]]:
+    async def reconcile_with_facts(key: K) -> Result | None:
+        with log_context(partial(facts, key)):
+            return await reconcile(key)
+
+    return reconcile_with_facts
+
+
 class Controller(Generic[K]):
     """A Runnable. `stop()` lets the keys that are being worked on finish; cancelling does not."""
 
@@ -93,12 +107,14 @@ class Controller(Generic[K]):
         clock: Clock = SYSTEM_CLOCK,
         retry: Policy = RETRY,
         group: Callable[[K], Hashable] | None = None,
+        log_facts: Callable[[K], Mapping[str, Any]] | None = None,
     ) -> None:
+        """`log_facts`: what every log line about a key says besides."""
         self.name = name
         self.ready = asyncio.Event()
         self.queue: WorkQueue[K] = WorkQueue(clock=clock, retry=retry, group=group)
         self.counters = ControllerCounters()
-        self._reconcile = reconcile
+        self._reconcile = reconcile if log_facts is None else _with_facts(reconcile, log_facts)
         self._watches = tuple(watches)
         self._workers = workers
         self._log = logger(f"controllers.{name}")
@@ -108,6 +124,7 @@ class Controller(Generic[K]):
 
     async def run(self) -> None:
         removers = [watch.informer.add_handler(self._handler(watch)) for watch in self._watches]
+        RUNNING.append(self)
         try:
             # Deciding on half a picture would undo what only seems to be missing.
             for watch in self._watches:
@@ -119,6 +136,7 @@ class Controller(Generic[K]):
                 self.ready.set()
                 await owner.wait()
         finally:
+            RUNNING.remove(self)
             for remove in removers:
                 remove()
 
@@ -141,6 +159,7 @@ class Controller(Generic[K]):
             for key in keys:
                 if key in gone:
                     self.queue.cancel_later(key)
+                    self.queue.requeues.pop(key, None)
                 self.queue.add(key)
 
         return handle
@@ -164,6 +183,7 @@ class Controller(Generic[K]):
         except Conflict as error:
             # Somebody else was faster: an everyday event, and the new state is on its way to us.
             self.counters.failed += 1
+            self.counters.conflicts += 1
             self._log.debug("Conflict; trying again", why=str(error), key=str(key), seconds=round(queue.retry(key), 3))
         except Exception as error:  # noqa: BLE001 - whatever went wrong with one key, the others go on
             self.counters.failed += 1

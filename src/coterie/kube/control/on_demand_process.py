@@ -33,6 +33,7 @@ from coterie.base.process import ProcessExit, ProcessSpec, Supervised
 from coterie.base.tasks import TaskOwner
 from coterie.kube.client.transport import Transport
 from coterie.kube.control.child_api_listener import Allowed, ChildApiListener, private_socket
+from coterie.kube.control.child_metrics import ChildMetricsSource, metrics_socket
 
 log = logger("child")
 
@@ -148,6 +149,7 @@ class OnDemandProcess:
         """A connection waits for the child to serve."""
         self._held = _open_all(plan.listeners)
         self._child = Supervised(_spec(plan, self._held), clock=clock, on_exit=self._exited)
+        self.metrics = ChildMetricsSource(plan.name, metrics_socket(plan.api), lambda: self._child.pid)
 
     @property
     def pid(self) -> int | None:
@@ -211,6 +213,7 @@ class OnDemandProcess:
                     await self._clock.sleep(min(self._idle, _POLL_SECONDS))
                 log.info("Idle; process stopped", child=self._plan.name)
                 self._used = False
+                await self.metrics.keep()
                 await self._child.stop()
             finally:
                 life.cancel()

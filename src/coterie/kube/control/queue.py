@@ -21,10 +21,13 @@ from typing import Generic, TypeVar
 
 from coterie.base.backoff import Policy, delay
 from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.measurements import Histogram
 
 K = TypeVar("K", bound=Hashable)
 
 _UNTIDY = 64
+MAX_REQUEUE_ROWS = 200
+"""Keys whose retries are counted one by one; of more, the oldest are dropped."""
 RETRY = Policy(first=0.05, factor=2.0, limit=300.0, jitter=0.1)
 
 
@@ -71,6 +74,10 @@ class WorkQueue(Generic[K]):
         self._idle.set()
         self._closed = False
         self.counters = QueueCounters()
+        self.durations = Histogram()
+        """Seconds spent on one key each time."""
+        self.requeues: dict[K, int] = {}
+        """Retries of keys since they were seen first, for metrics; the owner of the queue removes keys that are gone."""
 
     def __len__(self) -> int:
         """Keys that wait to be worked on now."""
@@ -145,6 +152,9 @@ class WorkQueue(Generic[K]):
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         self.counters.retries += 1
+        if key not in self.requeues and len(self.requeues) >= MAX_REQUEUE_ROWS:
+            del self.requeues[next(iter(self.requeues))]
+        self.requeues[key] = self.requeues.get(key, 0) + 1
         wait = delay(self._retry, failures, self._random)
         self.add_after(key, wait)
         return wait
@@ -192,8 +202,10 @@ class WorkQueue(Generic[K]):
 
     def done(self, key: K) -> None:
         started = self._working.pop(key)
+        took = self._clock.monotonic() - started
         self.counters.done += 1
-        self.counters.worked += self._clock.monotonic() - started
+        self.counters.worked += took
+        self.durations.add(took)
         if key in self._again:
             self._again.discard(key)
             self.add(key)

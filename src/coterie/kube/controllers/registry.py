@@ -1,7 +1,7 @@
 """The platform's controllers and its scheduler: see `kube/control/registry.py`.
 
 The node provides: `root_ca` (the API's authority, PEM), `node_lifecycle` and `node_ipam` (settings of these controllers),
-`pod_hook` (sees pods before ReplicaSets create them, or None), `scheduler_plugins`, `autoscaler_period` (seconds between two
+`pod_hook` (sees pods before ReplicaSets create them, or None), `scheduler_plugins`, `scheduler_metrics` (a SchedulerSource, or None), `autoscaler_period` (seconds between two
 syncs), `scale_hook` (may allow autoscalers fewer replicas, or None), `certificate_authority` (a function that reads the authority which
 signs certificate requests; without it nothing is signed), `api_names` (names of the API server and ranges of Services, which no node may have).
 """
@@ -30,7 +30,10 @@ CONTROLLERS = (
     ControllerSpec("rootca", f"{_HERE}.rootca.controller", needs={"ca": "root_ca"}),
     ControllerSpec("clusterrole_aggregation", f"{_HERE}.clusterrole_aggregation.controller"),
     ControllerSpec(
-        "scheduler", "coterie.kube.scheduler.scheduler", wakes_for=(PODS,), needs={"plugins": "scheduler_plugins"}
+        "scheduler",
+        "coterie.kube.scheduler.scheduler",
+        wakes_for=(PODS,),
+        needs={"plugins": "scheduler_plugins", "metrics": "scheduler_metrics"},
     ),
     ControllerSpec("quota", f"{_HERE}.quota.controller", wakes_for=(RESOURCE_QUOTAS,)),
     ControllerSpec(

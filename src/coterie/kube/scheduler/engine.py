@@ -22,6 +22,7 @@ from coterie.kube.api.types.storage import PersistentVolume, PersistentVolumeCla
 from coterie.kube.scheduler.effects import Bind, Effect, Evict
 from coterie.kube.scheduler.facts import PodFacts, node_facts, pod_facts
 from coterie.kube.scheduler.filters import UnschedulableCause
+from coterie.kube.scheduler.metrics import ERROR
 from coterie.kube.scheduler.plan import (
     SAMPLING,
     UNSCHEDULABLE_REASON,
@@ -150,6 +151,7 @@ class SchedulingEngine:
         """The pod is not on its node. If it is still pending it is tried again after a pause."""
         if self.state.assumed.get(pod.uid) is None:
             return  # it was seen bound or gone meanwhile
+        self.state.metrics.attempts[ERROR] += 1
         self.state.forget(pod.uid)
         if pod.claims:
             self._claims_used(pod, False)
@@ -184,6 +186,8 @@ class SchedulingEngine:
                 self._attempt(self.state.pending[entry.key])
             else:
                 self.queue.remove(entry.key)
+                continue
+            self.state.metrics.attempted(self.queue.state(entry.key))
         return self.state.take_effects()
 
     def next_due(self) -> float | None:
@@ -202,6 +206,7 @@ class SchedulingEngine:
         state.assumed.pop(uid, None)
         self.queue.remove(uid)
         self._evicting.pop(uid, None)
+        state.metrics.reasons.pop(uid, None)
         self.snapshot.nominate(pod, "")
         if pod.claims:
             self._claims_used(pod, not ended)
@@ -223,6 +228,7 @@ class SchedulingEngine:
         if pod.claims:
             self._claims_used(pod, False)
         self.state.pending.pop(uid, None)
+        self.state.metrics.reasons.pop(uid, None)
         self.queue.remove(uid)
         self._evicting.pop(uid, None)
         nominated = self.snapshot.nominations.get(uid)

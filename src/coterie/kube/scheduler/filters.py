@@ -109,7 +109,7 @@ def fits(node: NodeState, pod: PodFacts) -> bool:
     if pod.memory and node.memory + pod.memory > node.room_memory:
         return False
     for name, amount in pod.others:
-        if node.others.get(name, 0) + amount > node.room_others.get(name, 0):
+        if node.others.get(name, 0) + node.excess.get(name, 0) + amount > node.room_others.get(name, 0):
             return False
     if pod.ports and not node.ports_free(pod.ports):
         return False
@@ -134,7 +134,7 @@ def shortages(node: NodeState, pod: PodFacts) -> list[str]:
     if pod.memory and memory + pod.memory > node.room_memory:
         reasons.append(insufficient("memory"))
     for name, amount in pod.others:
-        if others.get(name, 0) + amount > node.room_others.get(name, 0):
+        if others.get(name, 0) + node.excess.get(name, 0) + amount > node.room_others.get(name, 0):
             reasons.append(insufficient(name))
     return reasons
 

@@ -14,6 +14,7 @@ class NodeState:
     __slots__ = (
         "count",
         "cpu",
+        "excess",
         "facts",
         "memory",
         "name",
@@ -38,6 +39,8 @@ class NodeState:
         """Pods for which others were asked to leave."""
         self.cpu = self.memory = self.count = self.weighed_cpu = self.weighed_memory = 0
         self.others: dict[str, int] = {}
+        self.excess: Mapping[str, int] = {}
+        """What pods use of extended resources beyond what they requested, as plug-ins measured it."""
         self.ports: Counter[HostPort] = Counter()
         self.room_cpu = self.room_memory = self.room_pods = 0
         self.room_others: Mapping[str, int] = {}

@@ -32,6 +32,7 @@ from coterie.kube.control.manager import Runnable
 from coterie.kube.scheduler.apply import Applier
 from coterie.kube.scheduler.effects import Bind, Effect, PluginEffect
 from coterie.kube.scheduler.engine import SCHEDULER_NAMES, SchedulingEngine
+from coterie.kube.scheduler.metrics import SchedulerSource
 from coterie.kube.scheduler.plan import SAMPLING, Sampling
 from coterie.kube.scheduler.plugin import SchedulerPlugin
 from coterie.kube.scheduler.volume_binding import VolumeBinder
@@ -263,8 +264,11 @@ def make(
     seed: int = 0,
     sampling: Sampling = SAMPLING,
     plugins: Sequence[SchedulerPlugin] = (),
+    metrics: SchedulerSource | None = None,
 ) -> Scheduler:
     engine = SchedulingEngine(clock.monotonic, names=names, sampling=sampling, seed=seed, plugins=plugins)
+    if metrics is not None:
+        metrics.engine = engine
     events = EventRecorder(client, "default-scheduler", clock=clock)
     return Scheduler(client, informers, engine, events, clock=clock, plugins=plugins)
 

@@ -124,6 +124,21 @@ class Snapshot:
         self._faces_changed()
         self._drop_if_empty(state)
 
+    def set_excess(self, resource: str, by_node: Mapping[str, int]) -> set[str]:
+        """What pods use of the resource beyond their requests. The nodes on which more is free than before."""
+        freed: set[str] = set()
+        for state in self.states.values():
+            old, new = state.excess.get(resource, 0), max(0, by_node.get(state.name, 0))
+            if old == new:
+                continue
+            others = {name: amount for name, amount in state.excess.items() if name != resource}
+            state.excess = {**others, resource: new} if new else others
+            if new < old:
+                freed.add(state.name)
+        if freed:
+            self.release_version += 1
+        return freed
+
     def place(self, pod: PodFacts, node: str) -> None:
         """The pod is, or is decided to be, on the node. Newer facts of a pod replace the older."""
         known = self.places.get(pod.uid)

@@ -11,6 +11,7 @@ from random import Random
 
 from coterie.kube.scheduler.effects import Effect, Report
 from coterie.kube.scheduler.facts import PodFacts
+from coterie.kube.scheduler.metrics import SchedulerMetrics, wait_reason
 from coterie.kube.scheduler.plan import SAMPLING, Sampling
 from coterie.kube.scheduler.queue import SchedulingQueue
 from coterie.kube.scheduler.snapshot import Snapshot
@@ -27,6 +28,7 @@ class SchedulerState:
         self.effects: list[Effect] = []
         self.freed: set[str] = set()
         """Nodes that pods left since waiting pods were looked through last."""
+        self.metrics = SchedulerMetrics()
         self.cursor = Random(seed).randrange(1 << 16)
 
     def forget(self, uid: str) -> None:
@@ -39,6 +41,7 @@ class SchedulerState:
 
     def report(self, pod: PodFacts, reason: str, message: str) -> None:
         self.effects.append(Report(pod, reason, message))
+        self.metrics.waits(pod.uid, wait_reason(reason, message))
 
     def take_effects(self) -> list[Effect]:
         effects, self.effects = self.effects, []

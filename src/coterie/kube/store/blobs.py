@@ -101,5 +101,13 @@ class FileBlobs:
         sync_directory(self.folder)
         return removed
 
+    def size(self) -> int:
+        """Bytes of all values."""
+        try:
+            with os.scandir(self.folder) as entries:
+                return sum(entry.stat().st_size for entry in entries)
+        except OSError:
+            return 0  # there is none yet, or one went while we looked
+
     def _path(self, digest: bytes) -> Path:
         return self.folder / digest.hex()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
@@ -20,6 +20,7 @@ from coterie.kube.store.broadcast import Broadcast, WatcherQueues
 from coterie.kube.store.expiry import Expiry
 from coterie.kube.store.leases import StoreLease
 from coterie.kube.store.ledger import Ledger, PendingWrite
+from coterie.kube.store.metrics import StoreMetrics
 from coterie.kube.store.protocol import (
     Compacted,
     DeleteOp,
@@ -59,6 +60,7 @@ class LoggedStore(ABC):
         self._compacting = asyncio.Lock()
         self._expiry = Expiry(self._ledger.leases, clock, self._end_lease)
         self._opened = False
+        self.metrics = StoreMetrics()
         self._loop: asyncio.AbstractEventLoop
 
     # Where the log lies: for each kind of store.
@@ -93,6 +95,10 @@ class LoggedStore(ABC):
 
     @abstractmethod
     async def _drop_superseded(self, revision: int) -> None: ...
+
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes on disk by part; may read directories, so not on the event loop."""
+        return {}
 
     # Life.
 
@@ -157,6 +163,8 @@ class LoggedStore(ABC):
         """The `count` oldest unsettled writes are durable."""
         writes = [self._unsettled.popleft() for _ in range(count)]
         rows = [row for write in writes for row in write.rows]
+        self.metrics.transactions += 1
+        self.metrics.rows += len(rows)
         if rows:
             self._revision = rows[-1].revision
         try:
@@ -169,6 +177,7 @@ class LoggedStore(ABC):
 
     def _failed(self, reason: str, final: bool) -> None:
         """The oldest unsettled writes did not reach the disk, so all that were decided after them fall with them."""
+        self.metrics.failures += 1
         writes = list(self._unsettled)
         self._unsettled.clear()
         self._waiting.clear()
@@ -273,9 +282,11 @@ class LoggedStore(ABC):
             # The same mark again is not idle: dropping may have been cut short by a full disk or a crash.
             if revision <= 0 or revision < self._compacted:
                 return
+            began = self._clock.monotonic()
             await self._mark_compacted(revision)
             self._compacted = revision
             await self._drop_superseded(revision)
+            self.metrics.compacted(self._clock.monotonic() - began)
 
     # Leases.
 

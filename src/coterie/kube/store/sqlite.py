@@ -14,6 +14,7 @@ import asyncio
 import os
 import sqlite3
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from coterie.base.clock import SYSTEM_CLOCK, Clock
@@ -66,7 +67,14 @@ class SqliteStore(LoggedStore):
         self._ledger.leases.restore(content.leases, content.last_lease, self._clock.monotonic())
         self._ledger.restore(content.heads, content.revision)
         self._readers = Readers(self._path, self._blobs, self._reader_threads)
-        self._writer = SqliteWriter(file, self._blobs, self._threshold, settled=self._settled, failed=self._failed)
+        self._writer = SqliteWriter(
+            file,
+            self._blobs,
+            self._threshold,
+            settled=self._settled,
+            failed=self._failed,
+            durations=self.metrics.durations,
+        )
 
     def _open_file(self) -> StoreFile:
         file = StoreFile(self._path, self._max_bytes)
@@ -88,6 +96,11 @@ class SqliteStore(LoggedStore):
     def _failed(self, reason: str, final: bool) -> None:
         super()._failed(reason, final)
         self._writer.next_generation()
+
+    def sizes(self) -> Mapping[str, int]:
+        name = self._path.name
+        found = {"database": _size(self._path), "wal": _size(self._path.with_name(f"{name}-wal"))}
+        return {**found, "blobs": self._blobs.size()}
 
     async def _load(self, key: str, revision: int) -> StoreRow | None:
         return await self._readers.newest(key, revision)
@@ -131,3 +144,10 @@ class SqliteStore(LoggedStore):
         if self._blobs.folder.exists():
             named = connection.execute("SELECT DISTINCT digest FROM log WHERE digest IS NOT NULL")
             self._blobs.sweep({digest for (digest,) in named})
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import chain
@@ -24,6 +25,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from coterie.base.log import logger
+from coterie.base.measurements import Histogram
 from coterie.kube.store.blobs import Blobs
 from coterie.kube.store.ledger import PendingWrite
 from coterie.kube.store.protocol import StoreClosed, StoreError
@@ -64,11 +66,14 @@ class SqliteWriter:
         *,
         settled: Callable[[int], None],
         failed: Callable[[str, bool], None],
+        durations: Histogram | None = None,
     ) -> None:
-        """`settled` (how many writes) and `failed` (why, for good or not) are called on the event loop."""
+        """`settled` (how many writes) and `failed` (why, for good or not) are called on the event loop. `durations`: of
+        transactions, written by the thread alone."""
         self._loop = asyncio.get_running_loop()
         self._settled = settled
         self._failed = failed
+        self._durations = durations or Histogram()
         self._file = file
         self._connection = file.connection
         self._blobs = blobs
@@ -158,6 +163,7 @@ class SqliteWriter:
         return writes
 
     def _write(self, generation: int, writes: list[PendingWrite]) -> None:
+        began = time.monotonic()
         try:
             self._transact(writes)
         except (sqlite3.Error, OSError) as error:
@@ -166,6 +172,7 @@ class SqliteWriter:
             _log.error("Writes failed", reason=reason, writes=len(writes), final=final)
             self._call_in_loop(self._failed, reason, final)
         else:
+            self._durations.add(time.monotonic() - began)
             self._call_in_loop(self._settled, len(writes))
 
     def _transact(self, writes: list[PendingWrite]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from coterie.kube.api import quantity
+from coterie.kube.api.meta import Object
 from coterie.kube.api.quantity import BINARY_SI, NANO, Quantity
 from coterie.kube.api.types.pods import QuantityText
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth import mbit_up, parse_bits
 from coterie.kuscia.api.types.job import DeployTemplate
 
 DEFAULT_REPLICAS = 1
@@ -41,3 +44,25 @@ def share(resources: Mapping[str, QuantityText] | None, parts: int) -> dict[str,
 def _part(name: str, total: Quantity, parts: int) -> Quantity:
     grain = NANO if total.format == BINARY_SI or "/" in name else NANO // 1000
     return Quantity(total.nanos // parts // grain * grain, total.format)
+
+
+def with_bandwidth(containers: Sequence[Object], request: str, replicas: int) -> tuple[Object, ...]:
+    """The containers of one party with the task's `bandwidthRequest` spread over them and the party's pods, rounded up to
+    whole Mbit/s. A container that names an amount of its own means that the party has said what it needs."""
+    if not request or not containers or any(_asks_bandwidth(each) for each in containers):
+        return tuple(containers)
+    amount = str(max(1, -(-mbit_up(parse_bits(request)) // (len(containers) * max(1, replicas)))))
+    return tuple(_with_amount(each, labels.KUSCIA_BANDWIDTH, amount) for each in containers)
+
+
+def _asks_bandwidth(container: Object) -> bool:
+    resources = container.get("resources") or {}
+    return any(labels.KUSCIA_BANDWIDTH in (resources.get(kind) or {}) for kind in ("requests", "limits"))
+
+
+def _with_amount(container: Object, name: str, amount: str) -> Object:
+    """Extended resources are requested and limited alike."""
+    resources = dict(container.get("resources") or {})
+    for kind in ("requests", "limits"):
+        resources[kind] = {**(resources.get(kind) or {}), name: amount}
+    return {**container, "resources": resources}

@@ -26,6 +26,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from coterie.base.lazy_import import lazy_import
+from coterie.base.redaction import pattern_fault
 from coterie.kube.api import quantity
 from coterie.kube.api.quantity import BINARY_SI, NANO, Quantity, QuantityError
 from coterie.kube.api.types.pods import QuantityText
@@ -97,6 +98,7 @@ class WorkloadRequest:
     """Tables of ours that the input names."""
     usage: Usage = Usage()
     priority: int = 0
+    retries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,9 @@ def _too_much(policy: PartnerPolicySpec, partner: str, work: WorkloadRequest) ->
     if policy.priority is not None and work.priority > policy.priority:
         words = f"asks for priority {work.priority}, {partner} may have {policy.priority}"
         yield Reason("priority", f"{work.name}: {words}")
+    if policy.retries is not None and work.retries > policy.retries:
+        words = f"asks for {work.retries} retries, {partner} may have {policy.retries}"
+        yield Reason("retries", f"{work.name}: {words}")
 
 
 def image_matches(entry: str, work: WorkloadRequest) -> bool:
@@ -387,6 +392,9 @@ def _faults(policy: PartnerPolicySpec) -> Iterator[str]:
                 yield f"{field}: {text} is less than nothing"
         except QuantityError:
             yield f"{field}: {text!r} is no quantity, such as 2, 500m or 4Gi"
+    for pattern in (policy.logs.redact if policy.logs is not None else None) or ():
+        if fault := pattern_fault(pattern):
+            yield f"logs.redact: {fault}"
     for text in policy.hours or ():
         try:
             _window(text)
@@ -413,5 +421,5 @@ def is_open(policy: PartnerPolicySpec) -> bool:
     """Everything is approved, as far as the quota goes."""
     limits = (policy.kinds, policy.components, policy.tables, policy.cpu, policy.memory, policy.bandwidth, policy.gpus)
     return ANY in (policy.app_images or ()) and not any(
-        each is not None for each in (*limits, policy.priority, policy.hours)
+        each is not None for each in (*limits, policy.priority, policy.retries, policy.hours)
     )

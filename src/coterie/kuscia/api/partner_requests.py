@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +21,8 @@ from coterie.kube.api.quantity import NANO, QuantityError
 from coterie.kube.api.types.pods import QuantityText, ResourceRequirements
 from coterie.kuscia.api import grants
 from coterie.kuscia.api.appimages import choose_template, replicas_of
+from coterie.kuscia.api.bandwidth import bandwidth_problem, mbit_up, parse_bits
+from coterie.kuscia.api.jobs.retries import most_retries
 from coterie.kuscia.api.partner_policy import (
     PartnerRequest,
     Usage,
@@ -43,6 +46,7 @@ from coterie.kuscia.api.types.job import (
     JobParty,
     KusciaJobSpec,
     ScheduleConfig,
+    TaskRetry,
     TaskTemplate,
 )
 from coterie.kuscia.api.types.partner_policy import DEPLOYMENT, JOB
@@ -67,7 +71,14 @@ def job_taken(spec: object) -> KusciaJobSpec:
         flow_id=given.flow_id,
         schedule_mode=given.schedule_mode,
         max_parallelism=given.max_parallelism,
+        bandwidth_request=_bandwidth_request(given.bandwidth_request),
     )
+
+
+def _bandwidth_request(given: str) -> str:
+    if given and (problem := bandwidth_problem(given)):
+        raise PartnerRequestError(f"bandwidthRequest: {problem}")
+    return given
 
 
 def _task(given: TaskTemplate) -> TaskTemplate:
@@ -80,6 +91,7 @@ def _task(given: TaskTemplate) -> TaskTemplate:
         tolerable=given.tolerable,
         schedule_config=_schedule(given.schedule_config),
         priority=given.priority,
+        bandwidth_request=_bandwidth_request(given.bandwidth_request),
     )
 
 
@@ -105,6 +117,9 @@ def _schedule(given: ScheduleConfig | None) -> ScheduleConfig | None:
         lifecycle_seconds=given.lifecycle_seconds,
         retry_interval_seconds=given.retry_interval_seconds,
         active_deadline_seconds=given.active_deadline_seconds,
+        stall_seconds=given.stall_seconds,
+        stall_action=given.stall_action,
+        retry=TaskRetry(count=given.retry.count, backoff_seconds=given.retry.backoff_seconds) if given.retry else None,
     )
 
 
@@ -211,10 +226,20 @@ def job_request(
         image = images.get(task.app_image)
         usage = Usage(tasks=1)
         for party in own:
-            usage += _party_usage(image, party.role, party.resources, None, ())
+            usage += _with_request(
+                _party_usage(image, party.role, party.resources, None, ()),
+                task.bandwidth_request or spec.bandwidth_request,
+            )
         known = {name for party in own for name in tables.get(party.domain_id, ())}
         works.append(_work(f"task {task.alias}", task.app_image, image, task.task_input_config, known, usage, task))
     return PartnerRequest(spec.initiator, JOB, tuple(works))
+
+
+def _with_request(usage: Usage, request: str) -> Usage:
+    """A task's `bandwidthRequest` is reserved for each party that names no amount of its own, and on its links in any case."""
+    if not request:
+        return usage
+    return replace(usage, bandwidth=max(usage.bandwidth, mbit_up(parse_bits(request)) * NANO))
 
 
 def deployment_request(
@@ -256,6 +281,7 @@ def _work(
         tables=grants.data_named(input_config, known),
         usage=usage,
         priority=task.priority if task is not None else 0,
+        retries=most_retries(task.schedule_config) if task is not None else 0,
     )
 
 

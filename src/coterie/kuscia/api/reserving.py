@@ -7,7 +7,7 @@ import msgspec
 from coterie.kube.api.meta import Object, OwnerReference
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import GroupParty, TaskResourceGroup
-from coterie.kuscia.api.types.task_resource import ReservationPhase
+from coterie.kuscia.api.types.task_resource import RESERVATION_SENTENCES, ReservationPhase
 
 RESERVED_SECONDS = 30
 _COPIED = (
@@ -25,6 +25,9 @@ def task_resource(
     meta = group.metadata
     copied = {key: value for key in _COPIED if (value := (meta.annotations or {}).get(key)) is not None}
     phase = str(ReservationPhase.RESERVING)
+    everyone = (*(group.spec.parties or ()), *(group.spec.out_of_controlled_parties or ()))
+    peers = sorted({each.domain_id for each in everyone} - {party.domain_id})
+    request = group.spec.bandwidth_request
     return {
         "metadata": {
             "name": party.task_resource_name,
@@ -38,12 +41,21 @@ def task_resource(
             "minReservedPods": max(1, party.min_reserved_pods),
             "resourceReservedSeconds": group.spec.resource_reserved_seconds or RESERVED_SECONDS,
             "initiator": group.spec.initiator,
+            **({"bandwidthRequest": request} if request else {}),
+            **({"peers": peers} if peers else {}),
             "pods": pods,
         },
         "status": {
             "phase": phase,
             "startTime": now,
             "lastTransitionTime": now,
-            "conditions": [{"type": phase, "status": "True", "lastTransitionTime": now}],
+            "conditions": [
+                {
+                    "type": phase,
+                    "status": "True",
+                    "reason": RESERVATION_SENTENCES[ReservationPhase.RESERVING],
+                    "lastTransitionTime": now,
+                }
+            ],
         },
     }

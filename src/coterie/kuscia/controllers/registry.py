@@ -1,7 +1,7 @@
 """Kuscia's controllers: see `kube/control/registry.py`.
 
-The node provides: `control_plane` (the domain that runs it), `port_pool`, `partner_quotas`, `workload_approve`, `job_retention` (seconds),
-`interconn` (whether it runs), `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
+The node provides: `control_plane` (the domain that runs it), `port_pool`, `partner_quotas`, `workload_approve`, `job_retention` (seconds), `stall_seconds`,
+`interconn` (whether it runs), `job_metrics`, `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS
 from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENTS
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, GATEWAYS
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, TASK_RESOURCE_GROUPS
+from coterie.kuscia.api.types.log_request import LOG_REQUESTS
 
 _HERE = "coterie.kuscia.controllers"
 
@@ -40,6 +41,7 @@ CONTROLLERS = (
             "quotas": "partner_quotas",
             "retention": "job_retention",
             "shows": "interconn",
+            "metrics": "job_metrics",
         },
     ),
     ControllerSpec(
@@ -48,7 +50,12 @@ CONTROLLERS = (
         wakes_for=(KUSCIA_TASKS,),
         namespace=CROSS_DOMAIN,
         events="kusciatask-controller",
-        needs={"ports": "port_pool", "quotas": "partner_quotas"},
+        needs={
+            "ports": "port_pool",
+            "quotas": "partner_quotas",
+            "stall_seconds": "stall_seconds",
+            "metrics": "job_metrics",
+        },
     ),
     ControllerSpec(
         "kusciadeployment",
@@ -69,6 +76,12 @@ CONTROLLERS = (
         f"{_HERE}.domaindatagc.controller",
         needs={"settings": "domaindata_gc"},
         only_with="domaindata_gc",
+    ),
+    ControllerSpec(
+        "logrequest",
+        f"{_HERE}.logrequest.controller",
+        wakes_for=(LOG_REQUESTS,),
+        events="logrequest-controller",
     ),
     ControllerSpec("taskresourcegroup", f"{_HERE}.taskresourcegroup.controller", wakes_for=(TASK_RESOURCE_GROUPS,)),
 )

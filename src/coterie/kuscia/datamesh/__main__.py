@@ -9,12 +9,13 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from coterie.base import child_logging, listener_handover, memory
+from coterie.base import child_logging, listener_handover, memory, trace_socket
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.kube.client.client import Client
 from coterie.kube.control.child_api_client import child_transport, notify_parent
 from coterie.kube.control.child_api_listener import READY
+from coterie.kube.control.child_metrics import ChildMetricsServer, metrics_socket
 from coterie.kuscia.datamesh.grpc_server import quiet
 from coterie.kuscia.datamesh.server import DataMesh
 from coterie.kuscia.datamesh.settings import MeshSettings
@@ -31,7 +32,11 @@ async def serve(settings: MeshSettings, api: Path, listeners: Mapping[str, socke
     transport = child_transport(api)
     try:
         client = Client(transport, field_manager="datamesh")
-        async with DataMesh.of(settings, client, open_source, SYSTEM_CLOCK, api.parent, listeners):
+        forwarded = trace_socket.forward_from()
+        async with (
+            DataMesh.of(settings, client, open_source, SYSTEM_CLOCK, api.parent, listeners, forwarded) as mesh,
+            ChildMetricsServer(metrics_socket(api), mesh.metrics.families),
+        ):
             await notify_parent(transport, READY)
             async with child_logging.following():
                 await stop.wait()

@@ -16,12 +16,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from coterie.base.log import logger
+from coterie.base.trace import TraceParent
 from coterie.kube.api.errors import ApiError, Forbidden, NotFound
 from coterie.kube.api.types.core import CONFIG_MAPS, ConfigMap
 from coterie.kube.api.types.pods import Pod
 from coterie.kube.client.client import Reader
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api import grants, labels
+from coterie.kuscia.api.jobs import trace_context
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS
 from coterie.kuscia.control.running_engines import NotAnEngine, running_pod
 from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
@@ -53,6 +55,8 @@ class EngineCaller:
     input_config: str = ""
     beside_files: bool = True
     """It runs on the machine where the files of local sources are."""
+    span: TraceParent | None = None
+    """Of its pod, in the trace of the job."""
 
     @property
     def at_home(self) -> bool:
@@ -105,6 +109,7 @@ class EngineAuthenticator:
         except (ApiError, TransportError) as problem:
             raise unavailable(problem) from problem
         text = _input_of(values)
+        where = trace_context.trace_of(self._domain, pod.metadata.name, marks or {}, pod.metadata.labels or {})
         return EngineCaller(
             domain=self._domain,
             pod=pod.metadata.name,
@@ -118,6 +123,7 @@ class EngineAuthenticator:
             parties=_parties_of(values),
             input_config=text,
             beside_files=self._node in ("", pod.spec.node_name),
+            span=where.parent if where is not None else None,
         )
 
     async def _values(self, name: str) -> ConfigMap | None:

@@ -32,6 +32,7 @@ from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, METADATA, NORMAL, 
 from coterie.kuscia.datamesh.authentication import EngineCaller, unavailable
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.errors import MeshErrorCode, NotPermitted
+from coterie.kuscia.datamesh.metrics import MeshMetrics
 from coterie.kuscia.datamesh.provenance import DataProvenance, made_by, registered_by
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
@@ -68,7 +69,9 @@ class DataAuthorizer:
         clock: Clock,
         *,
         every: float,
+        metrics: MeshMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or MeshMetrics()
         self._provenance = provenance
         self._client = client
         self._catalogue = catalogue
@@ -112,6 +115,7 @@ class DataAuthorizer:
                 rule=",".join(dict.fromkeys(each.limit for each in decision.refusals)),
                 why=decision.sentence,
             )
+            self._metrics.refused(use.initiator)
             raise NotPermitted(code, f"{caller.describe} may not use {use.data}: {decision.sentence}")
         return Permit(caller, data, use, decision.grant)
 
@@ -133,6 +137,7 @@ class DataAuthorizer:
                     continue  # somebody else wrote, or revoked; judge again by what is there now
                 except (ApiError, TransportError) as problem:
                     raise unavailable(problem) from problem
+                self._metrics.used(now.use.initiator)
                 log.info("Use of a grant", grant=now.grant.metadata.name, data=now.use.data, task=now.caller.task)
                 return replace(now, grant=counted)
 
@@ -227,6 +232,7 @@ class DataAuthorizer:
             rule=rule,
             why=sentence,
         )
+        self._metrics.refused(caller.initiator)
         return NotPermitted(code, sentence)
 
     def grant(self, caller: EngineCaller, code: MeshErrorCode) -> None:

@@ -9,17 +9,18 @@ Streams are read ahead by a few messages: while one is on its way, the next is p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from coterie.base import memory
+from coterie.base import memory, trace
 from coterie.base.clock import Clock
 from coterie.base.log import logger
+from coterie.base.trace import RING, TraceRing
 from coterie.kuscia.api.types.data import FILE, NORMAL, DomainData
 from coterie.kuscia.datamesh import columns, flight_messages, messages
 from coterie.kuscia.datamesh.authentication import EngineCaller
@@ -27,6 +28,7 @@ from coterie.kuscia.datamesh.authorization import DataAuthorizer, Permit
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
 from coterie.kuscia.datamesh.locations import DataLocations
+from coterie.kuscia.datamesh.metrics import READ, WRITE, MeshMetrics, StreamCounts
 from coterie.kuscia.datamesh.provenance import DataProvenance
 from coterie.kuscia.datamesh.services import MeshOperation
 from coterie.kuscia.datamesh.tickets import Tickets
@@ -81,11 +83,15 @@ class Flight:
         places: DataLocations,
         operations: Sequence[MeshOperation],
         clock: Clock,
+        traces: TraceRing = RING,
+        metrics: MeshMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or MeshMetrics()
         self._catalogue = catalogue
         self._provenance = provenance
         self._permits = permits
         self._places = places
+        self._traces = traces
         self._actions = {f"Action{each.method}Request": each for each in operations if each.method in _ACTIONS}
         self.tickets: Tickets[PreparedRead | PreparedWrite] = Tickets(clock)
 
@@ -167,19 +173,48 @@ class Flight:
 
     # Fetching.
 
-    async def get(self, caller: EngineCaller, ticket: bytes) -> AsyncIterator[bytes]:
+    def get(self, caller: EngineCaller, ticket: bytes) -> AsyncIterator[bytes]:
         """Messages, the schema first."""
+        return self._traced_get(caller, ticket) if self._traces.on else self._get(caller, ticket, {})
+
+    async def _traced_get(self, caller: EngineCaller, ticket: bytes) -> AsyncIterator[bytes]:
+        sent = 0
+        with self._traced(caller, "data read") as about:
+            async with aclosing(self._get(caller, ticket, about)) as messages_of_read:
+                async for message in messages_of_read:
+                    sent += len(message)
+                    about["coterie.bytes"] = sent
+                    yield message
+
+    @contextmanager
+    def _traced(self, caller: EngineCaller, name: str) -> Iterator[dict[str, trace.Value]]:
+        """Attributes may be added while it lasts."""
+        about: dict[str, trace.Value] = {
+            "coterie.job": caller.job,
+            "coterie.task": caller.task,
+            "coterie.domain": caller.domain,
+            "k8s.pod.name": caller.pod,
+        }
+        with trace.recorded(caller.span, name, about, self._traces):
+            yield about
+
+    async def _get(
+        self, caller: EngineCaller, ticket: bytes, about: dict[str, trace.Value]
+    ) -> AsyncGenerator[bytes, None]:
+        """`about`: gets the attributes of the read."""
         kept = self.tickets.redeem(caller, ticket)
         if not isinstance(kept, PreparedRead):
             raise MeshError(
                 MeshErrorCode.INVALID, "the ticket is for writing; call GetFlightInfo with CommandDomainDataQuery"
             )
+        about["coterie.data"] = kept.permit.use.data
         now = await self._catalogue.data(kept.permit.use.data)
         if (now.metadata.uid, now.spec) != (kept.permit.data.metadata.uid, kept.permit.data.spec):
             raise MeshError(MeshErrorCode.INVALID, f"{now.metadata.name} changed since GetFlightInfo; call it again")
         opened = await self._places.source(now)
         permit = await self._permits.begin(kept.permit)
-        async with self._permits.held(permit) as ended, aclosing(self._messages(opened, kept)) as found:
+        counts = self._metrics.stream(READ, caller.initiator)
+        async with self._permits.held(permit) as ended, aclosing(self._messages(opened, kept, counts)) as found:
             while True:
                 message = await _unless(ended, found)
                 if ended.done():
@@ -187,11 +222,14 @@ class Flight:
                     raise NotPermitted(MeshErrorCode.QUERY_DATA, f"the read was stopped: {ended.result()}")
                 if message is None:
                     return
+                counts.bytes += len(message)
                 yield message
 
-    async def _messages(self, source: DataSource, kept: PreparedRead) -> AsyncGenerator[bytes, None]:
+    async def _messages(
+        self, source: DataSource, kept: PreparedRead, counts: StreamCounts
+    ) -> AsyncGenerator[bytes, None]:
         try:
-            async with aclosing(_prefetched(_encoded(source, kept), "datamesh/read")) as coming:
+            async with aclosing(_prefetched(_encoded(source, kept, counts), "datamesh/read")) as coming:
                 async for message in coming:
                     yield message
         except SourceError as problem:
@@ -202,6 +240,12 @@ class Flight:
     # Bringing.
 
     async def put(self, caller: EngineCaller, incoming: AsyncIterator[bytes]) -> None:
+        if not self._traces.on:
+            return await self._put(caller, incoming)
+        with self._traced(caller, "data write"):
+            return await self._put(caller, incoming)
+
+    async def _put(self, caller: EngineCaller, incoming: AsyncIterator[bytes]) -> None:
         first = await anext(incoming, None)
         if first is None:
             raise MeshError(MeshErrorCode.INVALID, "DoPut brought nothing")
@@ -220,6 +264,7 @@ class Flight:
             wanted = _written_schema(data, schema, raw=kept.options.raw)
             if caller.at_home:
                 await self._take_over(caller, data)
+            counts = self._metrics.stream(WRITE, caller.initiator)
             async with (
                 await self._places.source(data) as source,
                 source.write(kept.place, wanted, kept.options) as sink,
@@ -227,6 +272,8 @@ class Flight:
             ):
                 async for batch in coming:
                     await sink.put(batch)
+                    counts.rows += batch.num_rows
+                    counts.bytes += batch.nbytes
         except (flight_messages.MalformedFlightData, DecodeError) as problem:
             raise MeshError(MeshErrorCode.INVALID, str(problem)) from problem
         except SourceError as problem:
@@ -310,7 +357,7 @@ async def _prefetched(made: AsyncGenerator[T, None], name: str) -> AsyncGenerato
         await asyncio.gather(filling, return_exceptions=True)
 
 
-async def _encoded(source: DataSource, kept: PreparedRead) -> AsyncGenerator[bytes, None]:
+async def _encoded(source: DataSource, kept: PreparedRead, counts: StreamCounts) -> AsyncGenerator[bytes, None]:
     schema = None if kept.options.raw else kept.schema
     async with source, source.read(kept.place, schema, kept.options) as batches:
         announced = False
@@ -319,6 +366,7 @@ async def _encoded(source: DataSource, kept: PreparedRead) -> AsyncGenerator[byt
                 yield flight_messages.of_schema(batch.schema)
                 announced = True
             for piece in flight_messages.pieces(batch):
+                counts.rows += piece.num_rows
                 yield await asyncio.to_thread(flight_messages.of_batch, piece)
         if not announced:
             yield flight_messages.of_schema(_read_schema(kept))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from coterie.base import pki
+from coterie.base import pki, trace_socket
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock
 from coterie.base.log import logger
@@ -20,6 +20,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
+from coterie.kube.control.child_metrics import ChildMetricsSource
 from coterie.kube.control.on_demand_process import (
     IDLE,
     HeldListener,
@@ -94,6 +95,10 @@ class DataMeshProcess:
         """Of the process that serves, while there is one."""
         return self._held.pid
 
+    @property
+    def metrics(self) -> ChildMetricsSource:
+        return self._held.metrics
+
     def stop(self) -> None:
         self._held.stop()
 
@@ -150,7 +155,7 @@ def _plan(settings: MeshSettings, run: Path, pods: NamespaceListeners | None) ->
         logging=settings.paths.logging,
         log_rotation=settings.log_rotation,
         # Arrow's own pools keep what a large read needed for good; the machine's give it back.
-        env={"ARROW_DEFAULT_MEMORY_POOL": "system"},
+        env={"ARROW_DEFAULT_MEMORY_POOL": "system", **trace_socket.environment(settings.traces)},
         prefix=pods.prefix if pods is not None else (),
     )
 

@@ -18,6 +18,7 @@ from coterie.base import listener_handover, pki, pki_files
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
+from coterie.base.trace import RING, TraceRing
 from coterie.http.server import HttpServer
 from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
@@ -28,6 +29,7 @@ from coterie.kuscia.datamesh.authorization import DataAuthorizer
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.flight import Flight
 from coterie.kuscia.datamesh.locations import DataLocations, Opener
+from coterie.kuscia.datamesh.metrics import MeshMetrics
 from coterie.kuscia.datamesh.provenance import DataProvenance
 from coterie.kuscia.datamesh.services import MeshServices
 from coterie.kuscia.datamesh.settings import GRPC, HTTP, MeshSettings
@@ -78,6 +80,7 @@ class DataMesh:
         *,
         run: Path,
         listeners: Mapping[str, socket.socket] | None = None,
+        traces: TraceRing = RING,
     ) -> None:
         """`run`: a private directory with a short path. `listeners`: None: as the settings say."""
         self._settings = settings
@@ -86,11 +89,20 @@ class DataMesh:
         self._keys = MeshServerKeys.ensure(settings.paths, (settings.address, *settings.names), clock.now())
         self.catalogue = DataCatalogue(client, identity, only_data_directory=settings.only_data_directory)
         provenance = DataProvenance(client, self.catalogue)
-        permits = DataAuthorizer(client, self.catalogue, provenance, identity, clock, every=settings.recheck_seconds)
+        self.metrics = MeshMetrics()
+        permits = DataAuthorizer(
+            client,
+            self.catalogue,
+            provenance,
+            identity,
+            clock,
+            every=settings.recheck_seconds,
+            metrics=self.metrics,
+        )
         places = DataLocations(self.catalogue, provenance, open_source)
         callers = EngineAuthenticator(client, identity.domain, settings.node)
         operations = MeshServices(self.catalogue, provenance, permits, places).operations()
-        self.flight = Flight(self.catalogue, provenance, permits, places, operations, clock)
+        self.flight = Flight(self.catalogue, provenance, permits, places, operations, clock, traces, self.metrics)
         self._grpc = grpc_server.GrpcServer(callers, operations, self.flight)
         self._http = HttpServer(
             http_server.HttpHandler(callers, operations).handle,
@@ -108,9 +120,10 @@ class DataMesh:
         clock: Clock,
         run: Path,
         listeners: Mapping[str, socket.socket],
+        traces: TraceRing = RING,
     ) -> DataMesh:
         identity = identities.load(settings.paths, settings.domain)
-        return cls(settings, client, identity, open_source, clock, run=run, listeners=listeners)
+        return cls(settings, client, identity, open_source, clock, run=run, listeners=listeners, traces=traces)
 
     async def __aenter__(self) -> DataMesh:
         settings, keys = self._settings, self._keys

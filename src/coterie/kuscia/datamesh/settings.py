@@ -34,3 +34,5 @@ class MeshSettings:
     """The node on which it runs, where the files of local sources are; empty: all engines are here."""
     netns: Path | None = None
     """The network namespace in which gRPC opens its port; None: our own."""
+    traces: Path | None = None
+    """The socket to which spans are sent; None: there are none."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from coterie.base import trace
 from coterie.base.pki import PkiError
 from coterie.kube.agent.images.model import ANY_IMAGE, RequiredImage
 from coterie.kube.agent.node.facts import MachineFacts
-from coterie.kube.agent.plugin import ContainerAdditions, NodeAdditions, PluginProblem
+from coterie.kube.agent.plugin import AnnotatedCapacity, ContainerAdditions, NodeAdditions, PluginProblem
 from coterie.kube.agent.pods import pod_model
 from coterie.kube.agent.pods.downward import ConfigProblem, DownwardNodeInfo, NoSuchConfig
 from coterie.kube.agent.pods.environment import Lookup
@@ -26,6 +27,9 @@ from coterie.kube.agent.volumes.volumes import PodVolumes, user_of
 from coterie.kube.api import quantity
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth import annotated_mbit
+from coterie.kuscia.api.jobs import trace_context
+from coterie.kuscia.api.jobs.trace_context import PodTrace
 from coterie.kuscia.engine import certificates, peers
 from coterie.kuscia.engine.certificates import EngineCertificateIssuer
 from coterie.kuscia.engine.templates import template, values
@@ -146,6 +150,9 @@ class EnginePlugin:
             own_taints=(TAINT,),
             capacity={labels.KUSCIA_BANDWIDTH: settings.bandwidth_mbit or facts.nic_mbit or DEFAULT_BANDWIDTH_MBIT},
             reserved={labels.KUSCIA_BANDWIDTH: settings.reserved_bandwidth_mbit},
+            annotated_capacity={
+                labels.KUSCIA_BANDWIDTH: AnnotatedCapacity(labels.COTERIE_NODE_BANDWIDTH, annotated_mbit)
+            },
         )
 
     def pod_references(self, pod: Object) -> set[tuple[str, str]]:
@@ -226,8 +233,12 @@ class EnginePlugin:
     ) -> ContainerAdditions:
         found: dict[str, str] = {}
         mounts: list[Mount] = []
+        where: PodTrace | None = None
         if self.is_engine(pod):
-            found = {**limits(container, facts), **{k: v for k, v in variables.items() if k in _LIMITS}}
+            where = trace_context.pod_trace(pod)
+            if where is not None and trace_context.VARIABLE not in variables:
+                found[trace_context.VARIABLE] = trace.traceparent(where.trace, where.pod)
+            found |= {**limits(container, facts), **{k: v for k, v in variables.items() if k in _LIMITS}}
             if (directory / CERTIFICATES).is_dir():
                 found |= certificates.variables(pod)
                 mounts.append(Mount(directory / CERTIFICATES, certificates.PLACE, read_only=True))
@@ -236,7 +247,8 @@ class EnginePlugin:
                 places = dict.fromkeys((DATA_PLACE, str(self._settings.data)))
                 mounts += [Mount(self._settings.data, each, optional=True) for each in places]
         rendered = await self._rendered(pod, container, {**variables, **found}, volumes, lookup)
-        return ContainerAdditions(found, tuple(mounts), rendered, required_image(pod, container))
+        span = where.parent if where is not None else None
+        return ContainerAdditions(found, tuple(mounts), rendered, required_image(pod, container), span)
 
     # Rendering.
 

@@ -20,6 +20,7 @@ from coterie.kuscia.extensions.app_images import warn_of_image_id
 from coterie.kuscia.extensions.data_sources import check_data_source
 from coterie.kuscia.extensions.gpu_jobs import GpuJobUse
 from coterie.kuscia.extensions.kinds import STORED_ONLY
+from coterie.kuscia.extensions.log_requests import check_log_request
 
 DOMAIN_ROLE = "domain-cluster-res"
 """Kuscia's name of the ClusterRole that lets a domain's account manage the domain's nodes."""
@@ -69,7 +70,7 @@ def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda:
         namespaces=(CROSS_DOMAIN,),
         definitions=_Definitions(),
         roles=_ROLES,
-        admission=lambda state, clock: (check_data_source, warn_of_image_id),
+        admission=lambda state, clock: (check_data_source, warn_of_image_id, check_log_request),
         authorization=lambda authorizer: (GpuJobUse(authorizer),),
         node_ownership=NodeOwnership(
             _NODE_NAMESPACE,
@@ -82,10 +83,10 @@ def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda:
         # Its values are encrypted for the domain; a node that joined sees which there are.
         configmaps_for_nodes=(DOMAIN_CONFIG,),
         stored_only=STORED_ONLY,
-        # Deploy tokens, tokens of routes, access keys of data sources.
+        # Deploy tokens, tokens of routes, access keys of data sources, log lines.
         sensitive_resources=tuple(
             (crds.GROUP, plural, subresource)
-            for plural in ("domains", "domainroutes", "clusterdomainroutes", "domaindatasources")
+            for plural in ("domains", "domainroutes", "clusterdomainroutes", "domaindatasources", "logrequests")
             for subresource in ("", "status")
         ),
         agent_verifier=verifier,

@@ -23,6 +23,7 @@ ACTED_ON = {
     (GROUP, "KusciaJobSummary"): "coterie.kuscia.interconn.runnable",
     (GROUP, "KusciaTask"): f"{_CONTROLLERS}.kusciatask.controller",
     (GROUP, "KusciaTaskSummary"): "coterie.kuscia.interconn.runnable",
+    (GROUP, "LogRequest"): f"{_CONTROLLERS}.logrequest.controller",
     (GROUP, "PartnerPolicy"): "coterie.kuscia.api.partner_policy",
     (GROUP, "TaskResource"): f"{_CONTROLLERS}.taskresourcegroup.controller",
     (GROUP, "TaskResourceGroup"): f"{_CONTROLLERS}.taskresourcegroup.controller",

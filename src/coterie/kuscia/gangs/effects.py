@@ -19,6 +19,17 @@ class MarkReserved(PluginEffect):
 
 
 @dataclass(frozen=True, slots=True)
+class MarkWaiting(PluginEffect):
+    """The gang cannot reserve now; the condition of its TaskResource's phase says why."""
+
+    message: str
+
+    @property
+    def plugin(self) -> str:
+        return PLUGIN
+
+
+@dataclass(frozen=True, slots=True)
 class MarkFailed(PluginEffect):
     """The gang gave its room back."""
 

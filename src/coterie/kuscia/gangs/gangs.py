@@ -22,6 +22,7 @@ from coterie.kube.scheduler.plan import SAMPLING, Placement, Sampling, Unschedul
 from coterie.kube.scheduler.queue import QueueOrder
 from coterie.kube.scheduler.snapshot import Snapshot
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth import MBIT, BandwidthError, parse_bits
 from coterie.kuscia.api.types.task_resource import TaskResource
 
 RESERVING, RESERVED, SCHEDULABLE, FAILED = "Reserving", "Reserved", "Schedulable", "Failed"
@@ -40,6 +41,11 @@ class TaskFacts:
     created: str
     group: str
     failure: str = ""
+    task: str = ""
+    """Id of the task."""
+    peers: tuple[str, ...] = ()
+    link_bits: int = 0
+    """What is reserved on the link to each peer; 0: what the pods request."""
     version: int = 0
     """Of the object, to tell news from echoes; 0 when the server does not number."""
 
@@ -72,6 +78,9 @@ class Gang:
     hold: GangHold | None = None
     giving_up: bool = False
     """The room was given back, and the TaskResource does not say so yet."""
+    waits_for_link: bool = False
+    waiting_message: str = ""
+    """What its TaskResource was last marked with."""
 
     @property
     def id(self) -> str:
@@ -127,8 +136,30 @@ def task_facts(task: TaskResource) -> TaskFacts:
         group=(meta.annotations or {}).get(labels.KUSCIA_TASK_RESOURCE_GROUP)
         or (meta.labels or {}).get(labels.KUSCIA_TASK_RESOURCE_GROUP_UID, ""),
         failure=failed,
+        task=(meta.annotations or {}).get(labels.KUSCIA_TASK_ID, ""),
+        peers=spec.peers or (),
+        link_bits=_bits(spec.bandwidth_request),
         version=int(meta.resource_version) if meta.resource_version.isdecimal() else 0,
     )
+
+
+def _bits(request: str) -> int:
+    try:
+        return parse_bits(request) if request else 0
+    except BandwidthError:
+        return 0  # the schema refuses it; an older object has nothing to reserve
+
+
+def link_bits(gang: Gang) -> int:
+    """What the gang wants on each of its links."""
+    if gang.task is None or not gang.task.peers:
+        return 0
+    return gang.task.link_bits or sum(bandwidth_of(pod) for pod in gang.pods) * MBIT
+
+
+def bandwidth_of(pod: PodFacts) -> int:
+    """Mbit/s that the pod requests."""
+    return next((amount for name, amount in pod.others if name == labels.KUSCIA_BANDWIDTH), 0)
 
 
 def refusal(gang: Gang) -> str | None:

@@ -14,14 +14,24 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.scheduler.effects import Bind
 from coterie.kube.scheduler.facts import PodFacts
 from coterie.kube.scheduler.filters import UnschedulableCause
-from coterie.kube.scheduler.plan import UNSCHEDULABLE_REASON, could_take
+from coterie.kube.scheduler.plan import UNSCHEDULABLE_REASON, Unschedulable, could_take
 from coterie.kube.scheduler.state import SchedulerState
-from coterie.kuscia.gangs.effects import MarkFailed, MarkReserved
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth import INSUFFICIENT, MBIT, bits_text, larger
+from coterie.kuscia.gangs.bandwidth import (
+    BandwidthState,
+    Claim,
+    LinkShortage,
+    link_shortage,
+    shortage_text,
+)
+from coterie.kuscia.gangs.effects import MarkFailed, MarkReserved, MarkWaiting
 from coterie.kuscia.gangs.gangs import (
     FAILED,
     RESERVED,
@@ -32,7 +42,9 @@ from coterie.kuscia.gangs.gangs import (
     GangMember,
     GangPlan,
     TaskFacts,
+    bandwidth_of,
     goes_first,
+    link_bits,
     not_reserved_message,
     plan_gang,
     refusal,
@@ -43,9 +55,17 @@ _RIVALS = 32
 
 
 class GangReservations:
-    def __init__(self, state: SchedulerState, *, hold_seconds: float = 30.0, claim_after: float = 1 / 3) -> None:
+    def __init__(
+        self,
+        state: SchedulerState,
+        *,
+        hold_seconds: float = 30.0,
+        claim_after: float = 1 / 3,
+        bandwidth: BandwidthState | None = None,
+    ) -> None:
         """`hold_seconds` when the TaskResource says nothing; `claim_after` as a share of the hold."""
         self._state = state
+        self._bandwidth = bandwidth or BandwidthState(lambda: datetime.now(UTC))
         self._hold_seconds = hold_seconds
         self._claim_after = claim_after
         self.gangs: dict[ObjectKey, Gang] = {}
@@ -68,6 +88,7 @@ class GangReservations:
             gang.hold.placed.pop(pod.uid, None)
         if not self._unplaced(gang):
             self._state.queue.remove(gang.id)
+        self._bandwidth_changed(gang)
 
     def member_gone(self, pod: PodFacts) -> None:
         gang = self.gangs.get(_key(pod))
@@ -76,6 +97,7 @@ class GangReservations:
         if gang.hold is not None and gang.hold.placed.pop(pod.uid, None) is not None and not self._complete(gang):
             self._give_up(gang, f'pod "{pod.key.name}" of task resource "{gang.key}" is gone')
         self._drop_if_empty(gang)
+        self._bandwidth_changed(gang)
 
     def task_seen(self, task: TaskFacts) -> None:
         gang = self._gang(task.key)
@@ -92,6 +114,7 @@ class GangReservations:
         elif before != task:
             if task.phase == RESERVING and (before is None or before.phase != RESERVING):
                 self._state.queue.forgive(gang.id)
+                gang.waiting_message = ""
             if self._unplaced(gang):
                 self._state.queue.put(gang.id, gang.queue_order)
 
@@ -136,6 +159,10 @@ class GangReservations:
             self._refuse(gang, waiting, why)
             return
         assert gang.task is not None  # else it was refused
+        short = self._link_shortage(gang)
+        if short is not None:
+            self._wait_for_link(gang, waiting, short)
+            return
         ready = [pod for pod in waiting if pod.gang_uid]
         needed = max(0, gang.task.min_reserved - self._assigned(gang))
         found = plan_gang(state.snapshot, ready, needed, state.cursor, state.sampling)
@@ -148,6 +175,7 @@ class GangReservations:
             if look_again is not None:
                 state.queue.retry_later(gang.id, state.now(), look_again)
             return
+        gang.waits_for_link, gang.waiting_message = False, ""
         state.assumed.update(found.placed)
         if gang.task.phase == SCHEDULABLE:
             gang.hold = GangHold(found.placed, state.now(), state.now())
@@ -162,6 +190,8 @@ class GangReservations:
     def expire(self) -> None:
         """Give back what was held too long."""
         now = self._state.now()
+        if self._bandwidth.measures and self._bandwidth.expire(now):
+            self.bandwidth_seen()
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline, key = heapq.heappop(self._deadlines)
             gang = self.held.get(key)
@@ -169,13 +199,14 @@ class GangReservations:
                 self._give_up(gang, self._who_is_missing(gang))
 
     def next_deadline(self) -> float | None:
+        stale = self._bandwidth.next_expiry()
         while self._deadlines:
             deadline, key = self._deadlines[0]
             gang = self.held.get(key)
             if gang is not None and gang.hold is not None and gang.hold.deadline == deadline:
-                return deadline
+                return deadline if stale is None else min(deadline, stale)
             heapq.heappop(self._deadlines)
-        return None
+        return stale
 
     def held_pods(self) -> set[str]:
         return {uid for gang in self.held.values() if gang.hold is not None for uid in gang.hold.placed}
@@ -225,10 +256,12 @@ class GangReservations:
         state = self._state
         failed = {pod.uid for pod, _ in found.failures}
         for pod, why in found.failures:
-            state.report(pod, why.reason, why.message)
+            state.report(pod, why.reason, self._why_message(gang, pod, why))
         if found.enough or not found.failures:
             return
         pod, why = found.failures[0]
+        if why.reason == INSUFFICIENT:
+            self._mark_waiting(gang, self._why_message(gang, pod, why))
         fit = of - len(failed)
         message = (
             f'{fit} of {needed} pods that task resource "{gang.key}" needs fit at once; '
@@ -307,6 +340,142 @@ class GangReservations:
         if gang.task is not None and gang.task.phase == RESERVING:
             domains.add(gang.key.namespace)
         return not_reserved_message(sorted(domains)) if domains else "other domains can not reserve resources for pods"
+
+    # Bandwidth.
+
+    def bandwidth_seen(self) -> None:
+        """Capacities or measurements changed: who waits for bandwidth is tried again."""
+        state = self._state
+        state.freed |= state.snapshot.set_excess(labels.KUSCIA_BANDWIDTH, self._excess())
+        for gang in self.gangs.values():
+            if gang.waits_for_link:
+                state.queue.wake_one(gang.id)
+
+    def _bandwidth_changed(self, gang: Gang) -> None:
+        """Pods of the gang came or went."""
+        if self._bandwidth.measures:
+            self._state.freed |= self._state.snapshot.set_excess(labels.KUSCIA_BANDWIDTH, self._excess())
+        for other in self.gangs.values():
+            if other.waits_for_link and other.namespace == gang.namespace:
+                self._state.queue.wake_one(other.id)
+
+    def _excess(self) -> dict[str, int]:
+        """Mbit/s by node that running tasks use beyond what they reserved, spread evenly over their pods."""
+        found: dict[str, int] = {}
+        if not self._bandwidth.measures:
+            return found
+        places = self._state.snapshot.places
+        for gang in self.gangs.values():
+            placed = [pod for pod in gang.pods if pod.uid in places]
+            if gang.task is None or not gang.task.task or not placed:
+                continue
+            reserved = sum(map(bandwidth_of, placed)) * MBIT
+            used = self._bandwidth.task_use(gang.namespace, gang.task.task)
+            over = larger(reserved, used) - reserved
+            if over <= 0:
+                continue
+            each = -(-over // (MBIT * len(placed)))
+            for pod in placed:
+                name = places[pod.uid].name
+                found[name] = found.get(name, 0) + each
+        return found
+
+    def _link_reservations(self, gang: Gang, peer: str, without: frozenset[ObjectKey] = frozenset()) -> dict[str, int]:
+        """By task, what gangs of the same domain hold of the link."""
+        places = self._state.snapshot.places
+        found: dict[str, int] = {}
+        for other in self.gangs.values():
+            if other is gang or other.key in without or other.namespace != gang.namespace or other.task is None:
+                continue
+            if peer in other.task.peers and any(uid in places for uid in other.members):
+                name = other.task.task or str(other.key)
+                found[name] = found.get(name, 0) + link_bits(other)
+        return found
+
+    def _link_shortage(self, gang: Gang, without: frozenset[ObjectKey] = frozenset()) -> LinkShortage | None:
+        wanted = link_bits(gang)
+        if not wanted or gang.task is None or any(uid in self._state.snapshot.places for uid in gang.members):
+            return None  # what some of its pods have already, all of them have
+        for peer in gang.task.peers:
+            reserved = self._link_reservations(gang, peer, without)
+            short = link_shortage(self._bandwidth, gang.namespace, peer, wanted, reserved, gang.task.task)
+            if short is not None:
+                return short
+        return None
+
+    def _wait_for_link(self, gang: Gang, waiting: Sequence[PodFacts], short: LinkShortage) -> None:
+        state = self._state
+        message = shortage_text(self._bandwidth, short)
+        for pod in waiting:
+            state.report(pod, INSUFFICIENT, message)
+        self._mark_waiting(gang, message)
+        look_again = self._claim_link(gang)
+        gang.waits_for_link = True
+        state.queue.wait(gang.id, UnschedulableCause.GANG | UnschedulableCause.ROOM, state.now())
+        if look_again is not None:
+            state.queue.retry_later(gang.id, state.now(), look_again)
+
+    def _claim_link(self, gang: Gang) -> float | None:
+        """As `_claim`, for a link that gangs hold which go later."""
+        assert gang.task is not None
+        state, promised = self._state, gang.task.phase == SCHEDULABLE
+        rivals = [
+            other
+            for other in self.held.values()
+            if other.namespace == gang.namespace
+            and other.task is not None
+            and other.task.phase != SCHEDULABLE
+            and not set(other.task.peers).isdisjoint(gang.task.peers)
+            and (other.giving_up or promised or goes_first(gang, other))
+        ]
+        rivals.sort(key=lambda other: (other.giving_up, other.group), reverse=True)
+        giving: list[Gang] = []
+        for rival in rivals[:_RIVALS]:
+            giving.append(rival)
+            if self._link_shortage(gang, frozenset(each.key for each in giving)) is None:
+                break
+        else:
+            return None
+        fair = max(state.now() if promised or each.giving_up else self._fair_until(each) for each in giving)
+        if fair > state.now():
+            return fair
+        for rival in giving:
+            self._give_up(rival, f'yielded its link to task resource "{gang.key}"', gang.key)
+        return None
+
+    def _mark_waiting(self, gang: Gang, message: str) -> None:
+        if gang.task is not None and gang.task.phase == RESERVING and gang.waiting_message != message:
+            gang.waiting_message = message
+            self._state.effects.append(MarkWaiting(gang.key, f"{INSUFFICIENT}: {message}"))
+
+    def _why_message(self, gang: Gang, pod: PodFacts, why: Unschedulable) -> str:
+        """With the node that has most, and when it will have enough, where bandwidth alone is missing."""
+        if why.reason != INSUFFICIENT:
+            return why.message
+        wanted = bandwidth_of(pod) * MBIT
+        nodes = self._state.snapshot.candidates(pod.static).nodes
+        name = labels.KUSCIA_BANDWIDTH
+        best = max(
+            nodes,
+            key=lambda node: node.room_others.get(name, 0) - node.others.get(name, 0) - node.excess.get(name, 0),
+            default=None,
+        )
+        if best is None:
+            return why.message
+        room = best.room_others.get(name, 0) * MBIT
+        taken = (best.others.get(name, 0) + best.excess.get(name, 0)) * MBIT
+        text = f"{why.message} Node {best.name} has {bits_text(room)} for tasks, {bits_text(taken)} of it are taken"
+        text = f"{text} and the pod requests {bits_text(wanted)}; "
+        if wanted > room:
+            return f"{text}it can never start"
+        claims = [
+            Claim(other.task.task, bandwidth_of(each) * MBIT)
+            for other in self.gangs.values()
+            if other.task is not None
+            for each in other.pods
+            if each.uid in best.pods
+        ]
+        return text + self._bandwidth.expected(claims, taken + wanted - room)
 
     # Claiming.
 

@@ -108,16 +108,20 @@ class Admin:
         self.socket = socket
         self._pool = Pool(socket, keep=0)
 
-    async def ask(self, path: str, *, post: bool = False) -> str:
+    async def ask(self, path: str, *, post: bool = False, limit: int | None = None) -> str:
+        """The body of the answer. `limit`: of its bytes; an answer that has more is refused."""
         try:
             async with asyncio.timeout(_SECONDS):
                 response = await self._pool.request("POST" if post else "GET", path, {"Host": "envoy"})
                 with contextlib.closing(response):
-                    text = (await response.read()).decode("utf-8", "replace")
+                    body = await response.read(limit)
         except (HttpFailure, TimeoutError) as error:
-            raise AdminError(f"{path}: {type(error).__name__}: {error}") from error
+            raise AdminError(f"{path[:80]}: {type(error).__name__}: {error}") from error
+        if limit is not None and len(body) > limit:
+            raise AdminError(f"{path[:80]}: the answer has more than {limit} bytes")
+        text = body.decode("utf-8", "replace")
         if response.status >= 400:
-            raise AdminError(f"{path}: {response.status} {text[:200]}")
+            raise AdminError(f"{path[:80]}: {response.status} {text[:200]}")
         return text
 
     async def live(self) -> bool:

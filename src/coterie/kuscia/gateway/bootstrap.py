@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from coterie.kuscia.gateway.metrics.envoy_families import inclusion_list
 from coterie.kuscia.gateway.model import Tuning
 from coterie.kuscia.gateway.names import Json, T, file_source
 from coterie.kuscia.gateway.snapshot import CLUSTERS_FILE, LISTENERS_FILE
@@ -20,10 +21,6 @@ _POD_CONNECTIONS = "envoy.resource_limits.listener.internal.connection_limit"
 _INGRESS_CONNECTIONS = tuple(
     f"envoy.resource_limits.listener.{name}.connection_limit" for name in ("ingress-http", "ingress-https")
 )
-_UNREAD = (
-    "_rq_time", "_cx_length_ms", "_cx_connect_ms", "_rq_headers_size", "_rq_body_size", "_rs_headers_size", "_rs_body_size",
-)  # fmt: skip
-"""Histograms: what they tell stands in the access logs, and filling them costs as much per request as a filter."""
 
 
 def bootstrap(domain: str, instance: str, directory: Path, socket: Path, tuning: Tuning) -> Json:
@@ -58,7 +55,8 @@ def bootstrap(domain: str, instance: str, directory: Path, socket: Path, tuning:
         "stats_flush_on_admin": True,
         # Thousands of services: a cluster's counters are made when its first request comes.
         "deferred_stat_options": {"enable_deferred_creation_stats": True},
-        "stats_config": {"stats_matcher": {"exclusion_list": {"patterns": [{"suffix": each} for each in _UNREAD]}}},
+        # A listed counter costs memory and time for each cluster; histograms cost as much per request as a filter.
+        "stats_config": {"stats_matcher": {"inclusion_list": {"patterns": inclusion_list()}}},
         # Pods and Ingresses have limits of their own, so that they cannot take all descriptors from partners.
         "layered_runtime": {
             "layers": [

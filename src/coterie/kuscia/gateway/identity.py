@@ -39,6 +39,7 @@ from coterie.kuscia.gateway.names import (
     RBAC_PER_ROUTE,
     SOURCE,
     TOKEN,
+    TRACE_BAGGAGE,
     TRANSIT_FLAG,
     Json,
 )
@@ -67,6 +68,7 @@ def external_mutations() -> list[Json]:
         {"remove": TRANSIT_FLAG},
         {"remove": HANDSHAKE_CLUSTER},
         {"remove": ORIGINAL_PATH},
+        *({"remove": each} for each in TRACE_BAGGAGE),
         # Of a header sent twice the first is read here; what reads it later must see the same.
         *(_set(each, f"%REQ({each})%", IF_PRESENT) for each in (SOURCE, ORIGIN, TOKEN, HOST)),
         _set(HOST, "%REQ(:authority)%", IF_ABSENT),

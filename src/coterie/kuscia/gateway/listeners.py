@@ -22,7 +22,6 @@ from coterie.kuscia.gateway.model import SnapshotInputs
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     AUTH_FILTER,
-    BANDWIDTH_FILTER,
     CEL_FILTER,
     ERROR,
     FILE_LOG,
@@ -35,6 +34,7 @@ from coterie.kuscia.gateway.names import (
     ROUTER,
     SOURCE,
     TLS_INSPECTOR,
+    TRACEPARENT,
     Json,
     address,
     file_source,
@@ -42,7 +42,8 @@ from coterie.kuscia.gateway.names import (
     literal,
     seconds,
 )
-from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, bandwidth, cause
+from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, cause
+from coterie.kuscia.gateway.task_bandwidth import limiter
 
 NODE = "node"
 _HANDSHAKE_SECONDS = 10.0
@@ -53,9 +54,9 @@ _START = f" - [%START_TIME%] %REQ({SOURCE})% %REQ({HOST}?:authority)%"
 _REQUEST = '"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %REQ(x-b3-traceid)% %REQ(x-b3-spanid)%'
 _RESULT = "%RESPONSE_CODE% %RESPONSE_FLAGS% %REQ(content-length)% %UPSTREAM_WIRE_BYTES_RECEIVED% %DURATION%"
 _DURATIONS = "%REQUEST_DURATION% %RESPONSE_DURATION% %RESPONSE_TX_DURATION%"
-# Bodies are never logged; their two columns stay, so that whoever splits Kuscia's lines still finds the others. The
-# reason comes last.
-_END = "- - %RESPONSE_CODE_DETAILS%\n"
+# Bodies are never logged; their two columns stay, so that whoever splits Kuscia's lines still finds the others. After
+# them come the reason and the trace, which Kuscia does not have.
+_END = f"- - %RESPONSE_CODE_DETAILS% %REQ({TRACEPARENT}):55%\n"
 EXTERNAL_LOG = " ".join(("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" + _START, _REQUEST, _RESULT, _END))
 FAILED_LOG = (
     "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% - [%START_TIME%] - %REQUESTED_SERVER_NAME% - - - - - - - - - -"
@@ -122,6 +123,7 @@ def _external_manager(inputs: SnapshotInputs) -> Json:
         _discovered(inputs, AUTH_FILTER),
         # Only on the virtual hosts that bring rules: those of services have them in their routes, which costs less.
         {"name": ACCESS_FILTER, "typed_config": identity.deny_all(), "disabled": True},
+        limiter(),
         *_crypt(inputs, RouteSide.SERVE),
     ]
     tuning = inputs.tuning
@@ -154,9 +156,7 @@ def _pods(inputs: SnapshotInputs) -> Json | None:
 
 
 def _internal_manager(inputs: SnapshotInputs, first: list[Json]) -> Json:
-    # Only on the routes that bring a limit.
-    limiter: Json = {"name": BANDWIDTH_FILTER, "typed_config": bandwidth(None), "disabled": True}
-    filters: list[Json] = [*first, limiter, *_crypt(inputs, RouteSide.CALL)]
+    filters: list[Json] = [*first, limiter(), *_crypt(inputs, RouteSide.CALL)]
     mutations = identity.internal_mutations(inputs.domain)
     return _manager(inputs, INTERNAL, filters, mutations, INTERNAL_LOG) | {
         "http_protocol_options": {"accept_http_10": True},

@@ -120,6 +120,9 @@ class DomainService:
     """By domain, the `Authorization` with which its calls go on, whatever they brought. With such a list a domain that
     is not in it does not get through, and neither does one for which another speaks."""
 
+    task: str = ""
+    """The task to which it belongs: what partners send to it is counted for the task."""
+
     def opened_to(self, domain: str) -> bool:
         return not self.domain_only and (self.access is None or domain in self.access)
 
@@ -131,6 +134,14 @@ class TaskBandwidthLimit:
     task: str
     destination: str
     kib_per_second: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskLink:
+    """A task of ours and one of its partners: what goes between them is counted."""
+
+    task: str
+    peer: str
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -219,6 +230,8 @@ class SnapshotInputs:
     routes: tuple[Route, ...] = ()
     services: tuple[DomainService, ...] = ()
     limits: tuple[TaskBandwidthLimit, ...] = ()
+    task_links: tuple[TaskLink, ...] = ()
+    """Of the tasks that have services here."""
     transit: tuple[TransitGrant, ...] = ()
     peer_gateways: tuple[SocketAddress, ...] = ()
     """The internal addresses of our domain's other live gateways: a tunnel may end at one of them."""

@@ -78,6 +78,10 @@ BANDWIDTH_FILTER = "bandwidth"
 CRYPT_FILTER = "crypt"
 LENGTH_FILTER = "length"
 
+TRACEPARENT = "traceparent"
+TRACE_BAGGAGE = ("tracestate", "baggage")
+"""What tracing libraries add besides: names and values of the sender's own, so they stay in its domain."""
+
 OVERWRITE = "OVERWRITE_IF_EXISTS_OR_ADD"
 IF_ABSENT = "ADD_IF_ABSENT"
 IF_PRESENT = "OVERWRITE_IF_EXISTS"

@@ -27,6 +27,7 @@ from coterie.kuscia.gateway.model import (
     ServiceProtocol,
     SnapshotProblem,
     TaskBandwidthLimit,
+    TaskLink,
 )
 
 _SCOPE_DOMAIN = "Domain"
@@ -62,7 +63,23 @@ def service_of(
         domain_only=scope == _SCOPE_DOMAIN,
         affinity=_affinity(service, annotations),
         aliases=tuple(aliases),
+        task=_task(service),
     )
+
+
+def _task(service: network.Service) -> str:
+    """Only services that the task's controller made: anybody can write the annotation alone."""
+    marked = (service.metadata.labels or {}).get(labels.KUSCIA_TASK_UID)
+    return (service.metadata.annotations or {}).get(labels.KUSCIA_TASK_ID, "") if marked else ""
+
+
+def task_links_of(services: Iterable[network.Service], domain: str) -> tuple[TaskLink, ...]:
+    found: set[TaskLink] = set()
+    for service in services:
+        task = "" if service.metadata.deleting else _task(service)
+        parties = (service.metadata.annotations or {}).get(labels.COTERIE_TASK_PARTIES, "")
+        found |= {TaskLink(task, peer) for peer in parties.split(",") if task and peer and peer != domain}
+    return tuple(sorted(found))
 
 
 def _external(service: network.Service, protocol: ServiceProtocol) -> tuple[SocketAddress, ...]:

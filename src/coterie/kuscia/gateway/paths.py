@@ -45,6 +45,11 @@ class GatewayPaths:
         return self._socket("handshake.sock")
 
     @property
+    def traces_socket(self) -> Path:
+        """Where child processes of the node send their spans."""
+        return self.run / "traces.sock"
+
+    @property
     def reporter_socket(self) -> SocketAddress:
         return self._socket("reporter.sock")
 

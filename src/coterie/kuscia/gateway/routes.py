@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from coterie.kuscia.gateway import ingress, peer_gateways, transit, tunnel
+from coterie.kuscia.gateway import ingress, peer_gateways, task_bandwidth, transit, tunnel
 from coterie.kuscia.gateway.clusters import DIAGNOSE, DIAGNOSE_GRPC, HANDSHAKE
 from coterie.kuscia.gateway.crypt import routing as crypt
 from coterie.kuscia.gateway.crypt.exchange import RouteSide
@@ -43,12 +43,10 @@ from coterie.kuscia.gateway.model import (
     RoutePort,
     SnapshotInputs,
     SnapshotProblem,
-    TaskBandwidthLimit,
 )
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     AUTH_FILTER,
-    BANDWIDTH,
     BANDWIDTH_FILTER,
     DIAGNOSE_SERVICE,
     DOWNSTREAM_PROTOCOL,
@@ -59,6 +57,7 @@ from coterie.kuscia.gateway.names import (
     IF_PRESENT,
     PEER_FINGERPRINT,
     PEER_KEY,
+    TRACE_BAGGAGE,
     Json,
     header,
     literal,
@@ -214,6 +213,7 @@ def _to_partner(inputs: SnapshotInputs, route: Route, live: frozenset[str]) -> t
     leaving = sender(inputs, route)
     assert leaving is not None
     ports = live_ways(inputs, leaving, live)
+    host["request_headers_to_remove"] = list(TRACE_BAGGAGE)
     # Our name stands in the table.
     host["request_headers_to_add"] = credentials(leaving)
     host["routes"] = [
@@ -254,12 +254,11 @@ def _waiting(route: Route) -> list[Json]:
 
 def _data(inputs: SnapshotInputs, route: Route, leaving: Route, ports: Sequence[RoutePort]) -> list[Json]:
     # A task whose name begins with another's comes first.
-    limits = sorted(
-        (each for each in inputs.limits if each.destination == route.destination and each.kib_per_second > 0),
-        key=lambda each: (-len(each.task), each.task),
+    counted = sorted(
+        task_bandwidth.outgoing(inputs, route.destination).items(), key=lambda each: (-len(each[0]), each[0])
     )
     limited = [
-        made for limit in limits for made in _forward(inputs, leaving, ports, only=f"{limit.task}-", limit=limit)
+        made for task, config in counted for made in _forward(inputs, leaving, ports, only=f"{task}-", bandwidth=config)
     ]
     made = [*limited, *_forward(inputs, leaving, ports)]
     return [crypt.encrypted(each, route, RouteSide.CALL) for each in made] if route.body_encryption else made
@@ -271,7 +270,7 @@ def _forward(
     ports: Sequence[RoutePort],
     *,
     only: str = "",
-    limit: TaskBandwidthLimit | None = None,
+    bandwidth: Json | None = None,
 ) -> list[Json]:
     """One route per port: gRPC goes to a gRPC port, the rest to the other. A single port takes everything.
 
@@ -294,22 +293,10 @@ def _forward(
         if prefix := port.path_prefix.strip("/"):
             action["prefix_rewrite"] = f"/{prefix}/"
         route: Json = {"match": match, "route": action}
-        if limit is not None:
-            route["typed_per_filter_config"] = {BANDWIDTH_FILTER: bandwidth(limit)}
+        if bandwidth is not None:
+            route["typed_per_filter_config"] = {BANDWIDTH_FILTER: bandwidth}
         made.append(route)
     return made
-
-
-def bandwidth(limit: TaskBandwidthLimit | None) -> Json:
-    if limit is None:
-        return {"@type": BANDWIDTH, "stat_prefix": "unlimited", "enable_mode": "DISABLED"}
-    return {
-        "@type": BANDWIDTH,
-        "stat_prefix": f"{limit.task}-to-{limit.destination}",
-        "enable_mode": "REQUEST_AND_RESPONSE",
-        "limit_kbps": limit.kib_per_second,
-        "fill_interval": "0.1s",
-    }
 
 
 def _carried(inputs: SnapshotInputs, live: frozenset[str]) -> Iterable[Json]:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from coterie.base.secret import SecretValue
+from coterie.kuscia.gateway import task_bandwidth
 from coterie.kuscia.gateway.addresses import PodNetwork
 from coterie.kuscia.gateway.clusters import ENDPOINT_KEY, NEVER_ARRIVED, is_direct, service_name
 from coterie.kuscia.gateway.model import DomainService, Route, SnapshotInputs
@@ -60,18 +61,36 @@ def _opened_routes(place: ServiceHostContext, service: DomainService, decorating
     if service.access is not None and not service.access:
         return [closed]
     opened = [_one_of(ORIGIN, service.access)] if service.access is not None else []
+    counted = sorted(service.access or ()) if service.task else []
     decorated = [
         {
             "match": {**ALL, "headers": [_source_is(route.source), *opened]},
             "request_headers_to_add": [header(key, literal(value)) for key, value in sorted(route.headers)],
+            **_counting(service, route.source),
             **_reach(place, service),
         }
         for route in decorating
         if service.opened_to(route.source)
     ]
+    if counted:
+        by_caller = [
+            {
+                "match": {**ALL, "headers": [_is(ORIGIN, domain)]},
+                **_counting(service, domain),
+                **_reach(place, service),
+            }
+            for domain in counted
+        ]
+        return [*decorated, *by_caller, closed]
     if not opened:
         return [*decorated, {"match": ALL, **_reach(place, service)}]
     return [*decorated, {"match": {**ALL, "headers": opened}, **_reach(place, service)}, closed]
+
+
+def _counting(service: DomainService, caller: str) -> Json:
+    if not service.task or not service.endpoints:
+        return {}
+    return {"typed_per_filter_config": task_bandwidth.incoming(service.task, caller)}
 
 
 def _with_credentials(

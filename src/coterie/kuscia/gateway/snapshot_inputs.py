@@ -45,7 +45,7 @@ from coterie.kuscia.gateway.model import (
     SnapshotProblem,
 )
 from coterie.kuscia.gateway.names import API_SERVICE, DIAGNOSE_SERVICE, HANDSHAKE_SERVICE, KUSCIA_API_SERVICE
-from coterie.kuscia.gateway.objects import limits_of, route_of, service_of
+from coterie.kuscia.gateway.objects import limits_of, route_of, service_of, task_links_of
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.pod_upstreams import is_ordinary_pod
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
@@ -163,6 +163,7 @@ def inputs_of(
         crypt=world.crypt,
         diagnose=DiagnosticSockets(places.diagnose_socket, places.diagnose_grpc_socket) if settings.diagnose else None,
         limits=limits_of(world.services),
+        task_links=task_links_of(world.services, settings.domain),
         peer_gateways=_peer_gateways(world.peer_gateways, settings),
         pods=settings.pods,
         callers=world.callers,

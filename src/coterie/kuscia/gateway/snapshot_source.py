@@ -104,6 +104,8 @@ class SnapshotSource:
         """`on_ingresses`: called with the names of the Ingresses that Envoy serves."""
         self.ready = asyncio.Event()
         self.status = SnapshotSourceStatus()
+        self.tasks_running = asyncio.Event()
+        """Set while one of our tasks has services."""
         self._envoy = envoy
         self._settings = settings
         self._identity = identity
@@ -129,6 +131,7 @@ class SnapshotSource:
         self._objects_changed = False
         self._urgent = False
         self._last: SnapshotInputs | None = None
+        self._accepted: SnapshotInputs | None = None
         self._good: EnvoyResources | None = None
         self._reported: frozenset[SnapshotProblem] = frozenset()
         self._log = logger("gateway.feed").bind(domain=settings.domain)
@@ -158,9 +161,18 @@ class SnapshotSource:
         """Whether time alone has changed what Envoy should know."""
         return self._memory.until is not None and self._clock.now() > self._memory.until
 
+    def configured(self) -> SnapshotInputs | None:
+        """What Envoy took last."""
+        return self._last
+
     def world(self) -> GatewayObjects:
         """What is there now, without tokens and credentials."""
         return self._watching.world()
+
+    @property
+    def inputs(self) -> SnapshotInputs | None:
+        """Of the configuration that Envoy accepted last; None before the first."""
+        return self._accepted
 
     async def run(self) -> None:
         try:
@@ -282,7 +294,8 @@ class SnapshotSource:
         """Make something of Envoy's word. `world`: None when no object changed."""
         self.status = replace(self.status, applied=applied, changes=self.status.changes + 1)
         if applied.accepted:
-            self._last, self._good = inputs, resources
+            self._last, self._accepted, self._good = inputs, inputs, resources
+            (self.tasks_running.set if inputs.task_links else self.tasks_running.clear)()
             self._callers.accepted(inputs.callers)
             if world is not None:
                 self._report(world)

@@ -89,10 +89,15 @@ def accepting_clusters(inputs: SnapshotInputs) -> list[Json]:
     return found
 
 
+def cluster_names(route: Route) -> dict[str, str]:
+    """The clusters that carry a tunnel's calls, by the partner's certificate."""
+    name, known = outbound_name(route, TUNNEL), pins(route)[0]
+    return {pin: name if len(known) == 1 else f"{name}-{pin[:16]}" for pin in known}
+
+
 def _reverse(inputs: SnapshotInputs, route: Route, socket: Json | None) -> list[Json]:
     """One for each certificate of the partner's; while it changes from one to the other they are tried in turn."""
-    name, known = outbound_name(route, TUNNEL), pins(route)[0]
-    names = {pin: name if len(known) == 1 else f"{name}-{pin[:16]}" for pin in known}
+    name, names = outbound_name(route, TUNNEL), cluster_names(route)
     options: Json = {"explicit_http_config": {"http2_protocol_options": http2_options(inputs.tuning)}}
     protocol = {HTTP_OPTIONS: {"@type": T + HTTP_OPTIONS, **options}}
     found = []

@@ -85,6 +85,17 @@ class FollowerStatus:
         self._since = ""
         self._left_out: list[LeftOut] = []
         self._left_out_count = 0
+        self.stops = 0
+        """How often the follower ended."""
+
+    @property
+    def working(self) -> bool:
+        """Whether everything of the host can be read."""
+        return not self._failing
+
+    @property
+    def left_out_count(self) -> int:
+        return self._left_out_count
 
     def failed(self, kind: Kind[Any], why: str) -> None:
         self._set(str(kind), why)
@@ -94,6 +105,7 @@ class FollowerStatus:
 
     def stopped(self, why: str) -> None:
         """The follower itself ended; it is started again."""
+        self.stops += 1
         self._set("", why)
 
     def started(self) -> None:

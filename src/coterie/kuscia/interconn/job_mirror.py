@@ -20,10 +20,12 @@ from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_partner, master_of
 from coterie.kuscia.api.jobs.phases import JOB_ENDED, TASK_ENDED
+from coterie.kuscia.api.jobs.retries import attempts_taken, most_retries, public_attempt
 from coterie.kuscia.api.partner_requests import job_taken
 from coterie.kuscia.api.types.domain import Domain
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
+    JobPhase,
     JobStage,
     JobSummarySpec,
     KusciaJob,
@@ -125,8 +127,14 @@ def summary_status(own: KusciaJobStatus, there: KusciaJobStatus, parties: tuple[
         there,
         phase=own.phase,
         reason=own.reason,
-        message=own.message,
+        # What a job that runs waits for may name nodes and quotas of ours.
+        message="" if own.phase == JobPhase.RUNNING else own.message,
         task_status=own.task_status,
+        task_attempts={
+            task: tuple(public_attempt(each) for each in attempts)
+            for task, attempts in (own.task_attempts or {}).items()
+        }
+        or None,
         start_time=own.start_time,
         completion_time=own.completion_time,
         approve_status=_merge_by_owner(own.approve_status, there.approve_status, parties),
@@ -241,6 +249,35 @@ def member_status(own: KusciaJobStatus, there: KusciaJobStatus, ours: Iterable[s
         stage_status=_with(there.stage_status, own.stage_status, named),
         party_task_create_status={**(there.party_task_create_status or {}), **created} or None,
     )
+
+
+def with_attempts(own: KusciaJobStatus, summary: KusciaJobStatus, job: KusciaJob) -> KusciaJobStatus:
+    """A member's status with the failed attempts that its host recorded."""
+    allowed = {task.task_id: task.schedule_config for task in job.spec.tasks if task.task_id}
+    return replace(own, task_attempts=attempts_taken(summary.task_attempts, allowed))
+
+
+class TaskRetries(msgspec.Struct, frozen=True):
+    """How often a member began tasks again since the last command to their job."""
+
+    version: int = 0
+    counts: dict[str, int] = {}
+
+
+def retry_granted(job: KusciaJob, task: str, alias: str) -> TaskRetries | None:
+    """What the member notes before it begins a task again because its host did; None: it was begun often enough. One
+    more than the job says is granted: hosts also begin tasks anew when a restart overtook the end of a task."""
+    version = version_of(job.metadata.labels)
+    noted = (job.metadata.annotations or {}).get(labels.COTERIE_TASK_RETRIES, "")
+    try:
+        known = msgspec.json.decode(noted, type=TaskRetries) if noted else TaskRetries(version)
+    except msgspec.DecodeError:
+        known = TaskRetries(version)
+    counts = known.counts if known.version == version else {}
+    config = next((each.schedule_config for each in job.spec.tasks if each.alias == alias), None)
+    if counts.get(task, 0) > most_retries(config):
+        return None
+    return TaskRetries(version, {**counts, task: counts.get(task, 0) + 1})
 
 
 # Tasks.

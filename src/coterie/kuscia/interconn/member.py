@@ -191,6 +191,7 @@ class MemberReconciler:
             await self._name_tasks(job, named)
             return
         merged = job_mirror.job_status_from(job.status, summary.status, others)
+        merged = job_mirror.with_attempts(merged, summary.status, job)
         await write_status(self._local, KUSCIA_JOBS, job, job.status, merged)
         patch: dict[str, Any] = {}
         if (newer := job_mirror.newer_command_for(job, summary)) is not None:
@@ -272,7 +273,8 @@ class MemberReconciler:
         task = self.tasks.cache.get(key.name, CROSS_DOMAIN)
         if task is None:
             if job.status.phase in JOB_ENDED:
-                await self._report_failed(job, summary)
+                why = f"the job ended here: {job.status.message or job.status.phase}"
+                await self._report_failed(job, summary, why)
             return DONE
         if task.metadata.deleting or not self._of(task, job):
             return DONE
@@ -285,23 +287,33 @@ class MemberReconciler:
         elif about == current:
             return Result(after=await self._exchange_task(task, summary))
         elif summary.status.phase not in TASK_ENDED:
-            # The host began it anew while we took it for done: so do we, and nobody may take it for the old one again.
-            forget = {"metadata": {"annotations": {labels.COTERIE_HOST_TASK_UIDS: None}}}
-            if (job.metadata.annotations or {}).get(labels.COTERIE_HOST_TASK_UIDS):
-                await write(self._local, KUSCIA_JOBS, job, forget)
-            await self._local.delete(KUSCIA_TASKS, key.name, key.namespace, uid=task.metadata.uid)
+            await self._begin_again(job, task, summary)
         return DONE
+
+    async def _begin_again(self, job: KusciaJob, task: KusciaTask, summary: KusciaTaskSummary) -> None:
+        """The host began the task anew, because it failed and is retried, or while we took it for done."""
+        retries = job_mirror.retry_granted(job, task.metadata.name, summary.spec.alias)
+        if retries is None:
+            limit = "it was begun again as often as the job allows"
+            await self._report_failed(job, summary, f"{self._namespace} does not begin the task again: {limit}")
+            return
+        # Noted before the task goes; and nobody may take the next one for the old one of the host.
+        noted = {
+            labels.COTERIE_TASK_RETRIES: msgspec.json.encode(retries).decode(),
+            labels.COTERIE_HOST_TASK_UIDS: None,
+        }
+        await write(self._local, KUSCIA_JOBS, job, {"metadata": {"annotations": noted}})
+        await self._local.delete(KUSCIA_TASKS, task.metadata.name, task.metadata.namespace, uid=task.metadata.uid)
 
     @staticmethod
     def _of(task: KusciaTask, job: KusciaJob) -> bool:
         return (task.metadata.labels or {}).get(labels.KUSCIA_JOB_UID) == job.metadata.uid
 
-    async def _report_failed(self, job: KusciaJob, summary: KusciaTaskSummary) -> None:
-        """Our job ended without this task, which the host may still be waiting for."""
+    async def _report_failed(self, job: KusciaJob, summary: KusciaTaskSummary, why: str) -> None:
+        """We do not run this task, which the host may still be waiting for."""
         template = next((each for each in job.spec.tasks if each.alias == summary.spec.alias), None)
         if template is None or summary.status.phase in TASK_ENDED:
             return
-        why = f"the job ended here: {job.status.message or job.status.phase}"
         statuses = tuple(
             PartyTaskStatus(domain_id=party.domain_id, role=party.role, phase=str(TaskPhase.FAILED), message=why)
             for party in template.parties

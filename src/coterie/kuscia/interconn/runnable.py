@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock
+from coterie.base.exposition import Family
+from coterie.base.exposition import labels as labels_of
 from coterie.base.log import logger
 from coterie.base.tasks import TaskFailed, TaskOwner
 from coterie.kube.api.errors import ApiError, NotFound
@@ -24,7 +26,7 @@ from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.manager import Runnable
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import INTEROP_CONFIGS, InteropConfig
-from coterie.kuscia.interconn import data_mirror, deployments, host, member
+from coterie.kuscia.interconn import data_mirror, deployments, host, log_requests, member
 from coterie.kuscia.interconn.follower_status import WRITE_SECONDS, FollowerStatus, encode_reports
 from coterie.kuscia.interconn.member import AWAY
 
@@ -77,6 +79,30 @@ class MemberRunners:
         finally:
             remove()
 
+    async def families(self) -> Sequence[Family]:
+        """It is a source of metrics, too."""
+        found = [(labels_of(host=host_, member=each), status) for (host_, each), status in self._statuses.items()]
+        return [
+            Family(
+                "coterie_interconn_up",
+                "Whether a partner's control plane is followed without problems.",
+                "gauge",
+                [(where, int(status.working)) for where, status in found],
+            ),
+            Family(
+                "coterie_interconn_stops_total",
+                "How often following a partner ended and was begun again.",
+                "counter",
+                [(where, status.stops) for where, status in found],
+            ),
+            Family(
+                "coterie_interconn_left_out_total",
+                "Objects of a partner that were left out.",
+                "counter",
+                [(where, status.left_out_count) for where, status in found],
+            ),
+        ]
+
     def _note(self, _: ObjectChange[InteropConfig]) -> None:
         self._changed.set()
 
@@ -121,16 +147,21 @@ class MemberRunners:
         self._log.info("Following a partner's jobs", host=host_, member=namespace)
         remote = self._connect(host_)
         informers = Informers(remote, retry=AWAY, observer=status)
+        optional = Informers(remote, retry=AWAY, observer=log_requests.OptionalKind(status))
         parts: list[Runnable] = [
             *member.make(host_, namespace, remote, informers, self._client, self._informers, clock=self._clock),
             deployments.make_member(
                 host_, namespace, remote, informers, self._client, self._informers, clock=self._clock
             ),
             *data_mirror.make(host_, namespace, informers, self._client, self._informers, clock=self._clock),
+            log_requests.make_member(
+                host_, namespace, remote, optional, self._client, self._informers, clock=self._clock
+            ),
         ]
         try:
             async with TaskOwner(f"follow-{host_}") as owner:
                 owner.start("informers", informers.run())
+                owner.start("optional informers", optional.run())
                 for part in parts:
                     owner.start(part.name, part.run())
                 await owner.wait()
@@ -176,5 +207,6 @@ def make(client: Client, informers: Informers, connect: Connect, *, clock: Clock
         events,
         *host.make(client, informers, clock=clock),
         deployments.make_host(client, informers, clock=clock),
+        log_requests.make_host(client, informers, clock=clock),
         MemberRunners(client, informers, connect, events, clock),
     ]

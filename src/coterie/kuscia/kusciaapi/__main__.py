@@ -17,6 +17,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.transport import Transport, TransportError
 from coterie.kube.control.child_api_client import child_transport, notify_parent
 from coterie.kube.control.child_api_listener import READY, USED
+from coterie.kube.control.child_metrics import ChildMetricsServer, metrics_socket
 from coterie.kuscia.identity import domain_identity as identities
 from coterie.kuscia.kusciaapi.dispatcher import Dispatcher
 from coterie.kuscia.kusciaapi.grpc_frontend import quiet
@@ -40,11 +41,13 @@ async def serve(
         settings.paths,
         identities.load(settings.paths, settings.domain),
         SYSTEM_CLOCK,
+        settings.node,
     )
     try:
-        async with KusciaApiServer(
-            settings, here, OPERATIONS, CONF_MANAGER, run=api.parent, listeners=listeners
-        ) as server:
+        async with (
+            KusciaApiServer(settings, here, OPERATIONS, CONF_MANAGER, run=api.parent, listeners=listeners) as server,
+            ChildMetricsServer(metrics_socket(api), server.dispatcher.metrics.families),
+        ):
             await notify_parent(transport, READY)
             telling = asyncio.create_task(notify_use(server.dispatcher, transport, interval), name="use")
             try:
@@ -80,7 +83,8 @@ def main() -> None:
     parser.add_argument("--beat", type=float, required=True)
     for name in ("--timeouts", "--conf-timeouts"):
         parser.add_argument(name, type=Timeouts.parse, default=Timeouts())
-    parser.add_argument("--gateway", default="")
+    for name in ("--gateway", "--node"):
+        parser.add_argument(name, default="")
     parser.add_argument("--listeners", type=listener_handover.inherited, required=True)
     chosen = parser.parse_args()
     child_logging.configure()
@@ -99,6 +103,7 @@ def main() -> None:
         gateway=chosen.gateway,
         timeouts=chosen.timeouts,
         conf_timeouts=chosen.conf_timeouts,
+        node=chosen.node,
     )
     asyncio.run(serve(settings, chosen.api, chosen.listeners, chosen.beat))
 

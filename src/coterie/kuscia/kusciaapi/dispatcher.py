@@ -14,6 +14,7 @@ from coterie.base.log import logger
 from coterie.kuscia.kusciaapi.authorization import ApiCaller
 from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
 from coterie.kuscia.kusciaapi.master_forwarding import MasterForwarder
+from coterie.kuscia.kusciaapi.metrics import KusciaApiMetrics
 from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OnLite, OperationContext
 
 log = logger("kusciaapi")
@@ -25,6 +26,7 @@ class Dispatcher:
     def __init__(self, here: OperationContext, forwarder: MasterForwarder | None = None) -> None:
         """`forwarder`: of a lite."""
         self.here = here
+        self.metrics = KusciaApiMetrics()
         self._forwarder = forwarder
         self.under_way = 0
         self.served = 0
@@ -32,16 +34,21 @@ class Dispatcher:
 
     async def answer(self, operation: ApiOperation, caller: ApiCaller, request: Any) -> Any:
         with self._counted():
-            try:
-                if self._forwarder is None or not self._leaves(operation):
-                    return await operation.run(self.here, caller, request)
-                operation.check(self.here, caller)
-                return await self._forwarder.ask(operation, request)
-            except CallRefused as problem:
-                return operation.failed(problem)
-            except Exception as error:  # noqa: BLE001 - the edge of one call: report, answer, serve the others
-                log.error("A call failed", error=error, trace=True, method=operation.method)
-                return operation.failed(CallRefused(ApiErrorCode.UNEXPECTED, _FAILED))
+            answer = await self._carry_out(operation, caller, request)
+        self.metrics.call(operation.method, failed=operation.reports_status and bool(answer.status.code))
+        return answer
+
+    async def _carry_out(self, operation: ApiOperation, caller: ApiCaller, request: Any) -> Any:
+        try:
+            if self._forwarder is None or not self._leaves(operation):
+                return await operation.run(self.here, caller, request)
+            operation.check(self.here, caller)
+            return await self._forwarder.ask(operation, request)
+        except CallRefused as problem:
+            return operation.failed(problem)
+        except Exception as error:  # noqa: BLE001 - the edge of one call: report, answer, serve the others
+            log.error("A call failed", error=error, trace=True, method=operation.method)
+            return operation.failed(CallRefused(ApiErrorCode.UNEXPECTED, _FAILED))
 
     async def pieces(self, operation: ApiOperation, caller: ApiCaller, request: Any) -> AsyncGenerator[Any, None]:
         """Refused when something fails and the response has no field to say so; else the last piece tells."""
@@ -53,6 +60,7 @@ class Dispatcher:
                     operation.check(self.here, caller)
                     source = self._forwarder.listen(operation, request)
                 async with contextlib.aclosing(source) as found:
+                    self.metrics.call(operation.method, failed=False)
                     async for piece in found:
                         yield piece
                 return

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hmac
 import json
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,6 +43,8 @@ LIMITS = HttpLimits(max_body=32 << 20)
 _ORIGIN, _SOURCE = "kuscia-origin-source", "kuscia-source"
 """Headers that gateways set themselves, whatever a caller wrote into them."""
 
+_PLAIN_HANDLERS = {"/openapi.json": "openapi", "/probe": "probe", "/version": "version"}
+
 Recognise = Callable[[Request], Awaitable[ApiCaller | None]]
 """Who calls; None: nobody that is let in."""
 
@@ -70,9 +73,22 @@ class HttpFrontend:
         self._dispatcher = dispatcher
         self._operations = {each.path: each for each in operations}
         self._recognise = recognise
+        self._handlers = {path: each.method for path, each in self._operations.items()} | _PLAIN_HANDLERS
         self.server = HttpServer(
-            self._handle, limits=limits(timeouts), user_of=user_of, problem_response=status_response
+            self._counted, limits=limits(timeouts), user_of=user_of, problem_response=status_response
         )
+
+    async def _counted(self, request: Request) -> Response:
+        began, answer = time.monotonic(), None
+        try:
+            answer = await self._handle(request)
+            return answer
+        finally:
+            code, sent = (answer.status, len(answer.body)) if answer is not None else (500, 0)
+            took = time.monotonic() - began
+            self._dispatcher.metrics.request(
+                request.method, request.path, self._handlers, code, took, len(request.body), sent
+            )
 
     async def _handle(self, request: Request) -> Response:
         if request.method in ("GET", "HEAD") and (plain := self._plain(request.path)) is not None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
-from coterie.kube.api.meta import Object
+from coterie.kube.api.meta import Object, is_true
 from coterie.kube.api.names import Faults, dns_label_faults, label_value_faults, qualified_name_faults
 from coterie.kube.api.types.pods import ResourceRequirements
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.jobs.commands import carried_out, stage_version
+from coterie.kuscia.api.jobs.conditions import STALLED
 from coterie.kuscia.api.jobs.phases import JOB_ENDED, JOB_FINAL
 from coterie.kuscia.api.jobs.validation import job_problems, quantity_problem
 from coterie.kuscia.api.types.job import (
@@ -29,9 +30,11 @@ from coterie.kuscia.api.types.job import (
     KusciaTask,
     ScheduleConfig,
     ServiceOfTask,
+    TaskAttempt,
     TaskPhase,
     TaskTemplate,
 )
+from coterie.kuscia.api.waiting import waiting_since
 from coterie.kuscia.kusciaapi.codes import invalid
 
 _UNKNOWN = "Unknown"
@@ -48,6 +51,7 @@ _TIMES = (
     ("resource_reallocation_interval_seconds", "retryIntervalSeconds", 30),
     ("active_deadline_seconds", "activeDeadlineSeconds", 0),
     ("min_reserved_members", "minReservedMembers", 0),
+    ("stall_seconds", "stallSeconds", 0),
 )
 """(field of ScheduleConfig, field of the object, what is written when none is given; 0: nothing)"""
 _REQUEST_FIELDS = {
@@ -58,6 +62,7 @@ _REQUEST_FIELDS = {
     "limitKBps": "limit_kbps",
     "maxParallelism": "max_parallelism",
     "scheduleConfig": "schedule_config",
+    "stallAction": "stall_action",
     "taskID": "task_id",
     **{name: field for field, name, _ in _TIMES},
 }
@@ -119,7 +124,14 @@ def _task(path: str, task: Any) -> Object:
 
 def _schedule(config: Any) -> Object:
     given = {name: getattr(config, field) or default for field, name, default in _TIMES}
-    return {name: value for name, value in given.items() if value}
+    out: Object = {name: value for name, value in given.items() if value}
+    if config.stall_action:
+        out["stallAction"] = config.stall_action
+    if config.retry_count or config.retry_backoff_seconds:
+        out["retry"] = {"count": config.retry_count}
+        if config.retry_backoff_seconds:
+            out["retry"]["backoffSeconds"] = config.retry_backoff_seconds
+    return out
 
 
 def _party(path: str, party: Any) -> Object:
@@ -148,6 +160,7 @@ def amount(field: str, text: str) -> str:
 
 def request_field(path: str) -> str:
     """The field of CreateJobRequest from which a field of the object was made."""
+    path = path.replace("retry.count", "retry_count").replace("retry.backoffSeconds", "retry_backoff_seconds")
     return ".".join(map(_request_part, path.split(".")))
 
 
@@ -216,6 +229,10 @@ def _shown_schedule(config: ScheduleConfig) -> Object:
         "resource_reallocation_interval_seconds": config.retry_interval_seconds or 0,
         "active_deadline_seconds": config.active_deadline_seconds or 0,
         "min_reserved_members": config.min_reserved_members or 0,
+        "stall_seconds": config.stall_seconds or 0,
+        "stall_action": config.stall_action,
+        "retry_count": config.retry.count if config.retry is not None else 0,
+        "retry_backoff_seconds": config.retry.backoff_seconds if config.retry is not None else 0,
     }
 
 
@@ -237,8 +254,12 @@ def _amounts(resources: ResourceRequirements) -> Object:
 
 def _detail(job: KusciaJob, tasks: Iterable[KusciaTask]) -> Object:
     found = {task.metadata.name: task for task in tasks if not task.metadata.deleting}
-    shown = [_task_status(template, found.get(template.task_id)) for template in job.spec.tasks]
     status = job.status
+    attempts = status.task_attempts or {}
+    shown = [
+        _with_attempts(_task_status(template, found.get(template.task_id)), attempts.get(template.task_id, ()))
+        for template in job.spec.tasks
+    ]
     return {
         "state": _STATES.get(status.phase, _UNKNOWN),
         "err_msg": status.message or "; ".join(_error_messages(shown)),
@@ -248,6 +269,7 @@ def _detail(job: KusciaJob, tasks: Iterable[KusciaTask]) -> Object:
         "tasks": shown,
         "stage_status_list": _by_domain(status.stage_status),
         "approve_status_list": _by_domain(status.approve_status),
+        "waiting_since": waiting_since(status.conditions) or "",
     }
 
 
@@ -284,7 +306,24 @@ def _task_status(template: TaskTemplate, task: KusciaTask | None) -> Object:
         "end_time": status.completion_time or "",
         "parties": parties,
         "progress": 1.0 if status.phase == TaskPhase.SUCCEEDED else min(1.0, max(0.0, status.progress)),
+        "waiting_since": waiting_since(status.conditions) or "",
+        "stalled": is_true(status.conditions, STALLED) and status.phase == TaskPhase.RUNNING,
     }
+
+
+def _with_attempts(task: Object, attempts: Iterable[TaskAttempt]) -> Object:
+    listed = [
+        {
+            "attempt": each.attempt,
+            "start_time": each.start_time or "",
+            "end_time": each.end_time or "",
+            "reason": each.reason,
+            "err_msg": each.message,
+            "retry_time": each.retry_time or "",
+        }
+        for each in attempts
+    ]
+    return {**task, "attempts": listed} if listed else task
 
 
 def _party_status(party: JobParty, phase: str, message: str) -> Object:

@@ -64,6 +64,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "ApproveJobRequest": ("job_id", "result"),
     "QueryLogRequest": ("task_id",),
     "QueryPodNodeRequest": ("task_id",),
+    "SearchLogRequest": ("job_id",),
     "CreateDomainDataRequest": ("domain_id", "type", "relative_uri"),
     "UpdateDomainDataRequest": ("domain_id", "domaindata_id"),
     "DeleteDomainDataRequest": ("domain_id", "domaindata_id"),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.kube.client.client import Client
+from coterie.kube.control.child_metrics import ChildMetricsSource
 from coterie.kube.control.on_demand_process import (
     IDLE,
     HeldListener,
@@ -44,7 +45,7 @@ _SEEN = (
     rf"/apis/apps/v1{_BELOW}/deployments/{_NAME}",
     rf"{_CORE}/nodes/{_NAME}",
     rf"{_CORE}{_BELOW}/(pods|services)(/{_NAME})?",
-    rf"{_CORE}{_BELOW}/pods/{_NAME}/log",
+    rf"{_CORE}{_BELOW}/pods/({_NAME}|\*)/log",
 )
 
 
@@ -105,6 +106,10 @@ class KusciaApiProcess:
     @property
     def pid(self) -> int | None:
         return self._held.pid
+
+    @property
+    def metrics(self) -> ChildMetricsSource:
+        return self._held.metrics
 
     def stop(self) -> None:
         self._held.stop()

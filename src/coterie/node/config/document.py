@@ -8,6 +8,7 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -23,6 +24,7 @@ from coterie.kube.agent.settings import (
 )
 from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_subdomain_faults
+from coterie.kuscia.api.bandwidth import MBIT, BandwidthError, mbit_down, parse_bits
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
 from coterie.kuscia.kusciaapi.settings import Timeouts
 from coterie.node.config import gateway, images, keys, ports
@@ -38,6 +40,8 @@ from coterie.node.config.settings import (
     NetworkConfig,
     NodeSettings,
     Notice,
+    TraceExportConfig,
+    TracesConfig,
 )
 
 _POD_RANGES, _CLUSTER_RANGES, _SERVICE_RANGES = (8, 24), (8, 22), (8, 24)
@@ -130,6 +134,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         data_mesh=_data_mesh(top.block("dataMesh"), section) if mode != "master" else DataMeshConfig(enabled=False),
         kuscia_api=_kuscia_api(top, section),
         metrics=_metrics(top.block("metrics"), section),
+        traces=_traces(top.block("traces")),
         domain_key=_domain_key(top),
         log_level=level,
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
@@ -155,6 +160,7 @@ def _rotation(block: Block) -> LogRotation:
         max_files=block.number("maxFiles", 5, 1),
         max_file_mb=block.number("maxFileSizeMB", 0, 1) or None,
         max_age_days=block.number("maxAgeDays", 30, 1),
+        max_total_mb=block.number("maxTotalSizeMB", 2048, 0),
     )
 
 
@@ -244,9 +250,25 @@ def _agent(top: Block, network: NetworkConfig, runtime: str, *, joins: bool) -> 
         devices=DeviceSettings(
             enabled=gpus.flag("enabled", default.devices.enabled), only=gpus.texts("only", "uuids or numbers in quotes")
         ),
-        bandwidth_mbit=given.number("bandwidth", 0, 0, quoted=True),
-        reserved_bandwidth_mbit=kept.number("bandwidth", default.reserved_bandwidth_mbit, 0, quoted=True),
+        bandwidth_mbit=_mbit(given, "bandwidth", 0),
+        reserved_bandwidth_mbit=_mbit(kept, "bandwidth", default.reserved_bandwidth_mbit),
     )
+
+
+def _mbit(block: Block, key: str, default: int) -> int:
+    """`10Gi`, `100Mbps`; a plain number is Mbit/s, as in Kuscia."""
+    value = block.raw(key)
+    if value is None:
+        return default
+    if not isinstance(value, str | int):
+        raise block.refused(key, f"{value!r} is no bandwidth such as 100Mbps")
+    try:
+        bits = parse_bits(value)
+    except BandwidthError as problem:
+        raise block.refused(key, str(problem)) from problem
+    if 0 < bits < MBIT:
+        raise block.refused(key, f'"{value}" is less than 1 Mbit/s, the unit of kuscia.io/bandwidth')
+    return mbit_down(bits)
 
 
 def _pressure(block: Block, default: PressureSettings) -> PressureSettings:
@@ -329,6 +351,44 @@ def _metrics(block: Block, section: gateway.GatewaySection) -> MetricsConfig:
     )
 
 
+def _traces(block: Block) -> TracesConfig:
+    inner = block.block("otlp")
+    otlp = _trace_export(inner) if inner.text("endpoint", "") else None
+    for key in ("headersFile", "caFile", "certFile", "keyFile", "timeoutSeconds"):
+        if otlp is None and inner.raw(key) is not None:
+            raise inner.refused(key, "means nothing without traces.otlp.endpoint")
+    enabled = block.flag("enabled", otlp is not None)
+    return TracesConfig(enabled=enabled, file=block.flag("file", True), otlp=otlp)
+
+
+def _trace_export(block: Block) -> TraceExportConfig:
+    default, endpoint = TraceExportConfig(""), block.text("endpoint")
+    found = urlsplit(endpoint)
+    if found.scheme not in ("http", "https") or not found.hostname or found.username or found.query or found.fragment:
+        raise block.refused("endpoint", f'must be such as https://collector:4318/v1/traces, not "{endpoint}"')
+    made = TraceExportConfig(
+        endpoint=endpoint if found.path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces",
+        headers_file=block.text("headersFile", ""),
+        ca_file=block.text("caFile", ""),
+        certificate_file=block.text("certFile", ""),
+        key_file=block.text("keyFile", ""),
+        timeout_seconds=block.number("timeoutSeconds", default.timeout_seconds, 1, 60),
+    )
+    if bool(made.certificate_file) != bool(made.key_file):
+        raise block.refused("certFile", "and keyFile belong together; give both or neither")
+    secret = made.headers_file or made.certificate_file or made.ca_file
+    if found.scheme == "http" and secret and not _is_loopback(found.hostname):
+        raise block.refused("endpoint", "must be https, since headers or certificates are given for it")
+    return made
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _kuscia_api(top: Block, section: gateway.GatewaySection) -> KusciaApiConfig:
     default, block, conf = KusciaApiConfig(), top.block("kusciaAPI"), top.block("confManager")
     made = KusciaApiConfig(
@@ -362,6 +422,8 @@ def _controllers(block: Block) -> ControllerSettings:
         node_grace_seconds=block.number("nodeGraceSeconds", default.node_grace_seconds, 3),
         pod_eviction_seconds=block.number("podEvictionSeconds", default.pod_eviction_seconds, 0),
         autoscaler_seconds=block.number("autoscalerSeconds", default.autoscaler_seconds, 1),
+        stall_seconds=block.number("stallSeconds", default.stall_seconds, 0),
+        health_port=block.number("healthPort", default.health_port, *PORTS_OR_ANY),
         local_slurm_user=block.text("localSlurmUser", default.local_slurm_user),
         port_range=_port_range(block, default.port_range),
     )

@@ -35,11 +35,11 @@ USED = (
     "confManager.HTTPPort", "confManager.GRPCPort",
     "confManager.readTimeout", "confManager.writeTimeout", "confManager.idleTimeout",
     # Ours alone.
-    "root", "logFormat", "join",
+    "root", "logFormat", "join", "logrotate.maxTotalSizeMB",
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
     "apiServer.auditPolicy",
     "controllers.profile", "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
-    "controllers.autoscalerSeconds", "controllers.localSlurmUser",
+    "controllers.autoscalerSeconds", "controllers.stallSeconds", "controllers.localSlurmUser", "controllers.healthPort",
     "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
     "agent.podCIDR", "agent.allowHostNetwork", "agent.linkRoutes", "agent.containerRuntime",
@@ -59,6 +59,8 @@ USED = (
     "dataMesh.enabled", "dataMesh.host", "dataMesh.httpPort", "dataMesh.grpcPort",
     "kusciaAPI.enabled", "kusciaAPI.host", "confManager.host",
     "metrics.enabled", "metrics.host", "metrics.port", "metrics.allow[]", "metrics.tokenFile",
+    "traces.enabled", "traces.file", "traces.otlp.endpoint", "traces.otlp.headersFile", "traces.otlp.caFile",
+    "traces.otlp.certFile", "traces.otlp.keyFile", "traces.otlp.timeoutSeconds",
     "dns.enabled", "dns.host", "dns.port", "dns.upstream[]", "dns.clusterDomain",
 )  # fmt: skip
 

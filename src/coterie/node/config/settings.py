@@ -44,6 +44,10 @@ class ControllerSettings:
     1."""
     autoscaler_seconds: int = 15
     """`autoscalerSeconds`: how often HorizontalPodAutoscalers are evaluated."""
+    stall_seconds: int = 300
+    """`stallSeconds`: tasks whose engines are idle for so long at all parties are shown as Stalled; 0: never."""
+    health_port: int = 8090
+    """`healthPort`: where this machine may ask for the health and the metrics of the controllers; 0: nowhere."""
     local_slurm_user: str = ""
     """`localSlurmUser`: the user as whom SlurmClusters with `local: true` run Slurm's commands on this machine; empty: such
     clusters are refused."""
@@ -171,6 +175,33 @@ class MetricsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceExportConfig:
+    """`traces.otlp`: a collector that takes OTLP over HTTP as JSON."""
+
+    endpoint: str
+    """The whole address, as https://collector:4318/v1/traces; without a path, that one is taken."""
+    headers_file: str = ""
+    """A file with lines `name: value`: headers of each request, such as a token."""
+    ca_file: str = ""
+    """Whom the collector's certificate must be signed by; empty: an authority of the machine."""
+    certificate_file: str = ""
+    """`certFile`, with `keyFile`: the certificate that is shown to the collector."""
+    key_file: str = ""
+    timeout_seconds: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TracesConfig:
+    """`traces`: spans of jobs."""
+
+    enabled: bool = False
+    """True unless said otherwise where `otlp.endpoint` is given."""
+    file: bool = True
+    """Whether they are written to var/logs/traces.jsonl."""
+    otlp: TraceExportConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LogRotation:
     """`logrotate`: how much is kept of logs that grow without end."""
 
@@ -178,6 +209,8 @@ class LogRotation:
     max_file_mb: int | None = None
     """None: as each kind of log has it."""
     max_age_days: int = 30
+    max_total_mb: int = 2048
+    """Of all output of pods that are gone; 0: no limit."""
 
     @property
     def of_node(self) -> Rotation:
@@ -217,6 +250,7 @@ class NodeSettings:
     data_mesh: DataMeshConfig = field(default_factory=DataMeshConfig)
     kuscia_api: KusciaApiConfig = field(default_factory=KusciaApiConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    traces: TracesConfig = field(default_factory=TracesConfig)
     domain_key: SecretValue | None = None
     """The domain's RSA key (PEM) when the configuration carries it; None: the one in var/certs, made when missing."""
     log_level: str = "INFO"

@@ -24,9 +24,13 @@ from coterie.kube.control.manager import Runnable
 from coterie.kube.network.overlay.controller import OverlayController
 from coterie.kube.network.policies.enforcer import PolicyEnforcer
 from coterie.kube.network.ports.publisher import PortPublisher
+from coterie.kuscia.api.log_query import DATAMESH, ENGINE, GATEWAY, SOURCES
 from coterie.kuscia.api.types.job import APP_IMAGES
+from coterie.kuscia.control.log_index import PodLogIndex
+from coterie.kuscia.control.log_search import NodeLogSearch
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
+from coterie.kuscia.engine.log_index_plugin import LogIndexPlugin
 from coterie.kuscia.engine.remote_engines import RemoteGateway
 from coterie.kuscia.engine.remote_groups import AppliedRemotePods, RemoteGroups
 from coterie.kuscia.engine.templates.config_store import ConfigStore, DomainConfig, NoConfigStore, SealedConfig
@@ -70,6 +74,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     check = _network_check(settings, network, runtime, part, clock)
     port = AgentPort(runtime, chosen, tls, clock)
     engines = _engine_plugin(node, chosen, callers, part, bundle)
+    index = PodLogIndex.of(settings.paths.stdout)
     agent = agents.make(
         client,
         informers,
@@ -96,19 +101,22 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
                 allow_privileged=chosen.allow_privileged,
                 defaults=chosen.defaults,
             ),
-            logs=PodLogSettings(max_age_days=rotation.max_age_days),
+            logs=PodLogSettings(max_age_days=rotation.max_age_days, max_total_bytes=rotation.max_total_mb << 20),
             default_handler=container_runtime.default_handler(
                 chosen, container_runtime.installed, root=os.getuid() == 0
             ),
             devices=chosen.devices,
         ),
         clock,
-        plugins=[engines, *_network_plugins(node)],
+        plugins=[engines, LogIndexPlugin(index, settings.domain, clock), *_network_plugins(node)],
         images=NodeImages(network.store, settings.images, clock),
         served_images=lambda: _app_images(client),
         network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
     )
     port.devices = agent.devices
+    port.log_search = NodeLogSearch(
+        settings.paths, settings.domain, clock, node=chosen.node_name, index=index, sources=_logged_here(settings)
+    )
     node.provide("devices", agent.devices)
     if check is not None:
         check.on_change = agent.node.update_conditions
@@ -134,6 +142,13 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
         *rest,
         last,
     ]
+
+
+def _logged_here(settings: NodeSettings) -> tuple[str, ...]:
+    """Beside a control plane the node's own log is that of the control plane, which searches it itself."""
+    if settings.mode == "lite" or settings.join is not None:
+        return SOURCES
+    return ENGINE, GATEWAY, DATAMESH
 
 
 def _share_images(store: ImageStore, settings: NodeSettings) -> None:

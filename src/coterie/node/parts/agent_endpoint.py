@@ -12,6 +12,7 @@ from pathlib import Path
 from coterie.base import files, pki, pki_files
 from coterie.base.clock import Clock
 from coterie.base.log import logger
+from coterie.base.log_pages import LogSearch
 from coterie.base.paths import DomainPaths
 from coterie.base.tasks import TaskOwner
 from coterie.http.server import HttpServer
@@ -89,6 +90,8 @@ class AgentPort:
         self._tls = tls
         self._clock = clock
         self._stop = asyncio.Event()
+        self.log_search: LogSearch | None = None
+        """Of the domain's tasks; set before it runs."""
         self.devices: DeviceManager | None = None
         """Whose measurements are served; set before it runs."""
         self._socket = socket.create_server((chosen.address, chosen.port), family=_family(chosen.address), backlog=128)
@@ -100,7 +103,9 @@ class AgentPort:
     async def run(self) -> None:
         async with TaskOwner(self.name) as owner:
             meter = UsageMeter(self._runtime, machine_usage, self._clock)
-            endpoint = AgentEndpoint(self._runtime, meter, self._chosen.node_name, owner, self._clock, self.devices)
+            endpoint = AgentEndpoint(
+                self._runtime, meter, self._chosen.node_name, owner, self._clock, self.devices, self.log_search
+            )
             http = HttpServer(endpoint.handle, user_of=user_from_certificate, problem_response=status_response)
             await http.serve(self._socket, self._tls.context())
             log.info("The agent's endpoint is served", address=self._chosen.address, port=self.port)

@@ -23,6 +23,8 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.control.child_api_listener import private_socket
 from coterie.kube.store import SqliteStore
+from coterie.kuscia.api.log_query import CONTROLLER, SCHEDULER
+from coterie.kuscia.control.log_search import NodeLogSearch
 from coterie.kuscia.extensions.apiserver import apiserver_extension
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import api_identity
@@ -95,9 +97,9 @@ class ApiPlane:
             self._audit_file = FileSink(settings.paths.logs / Path(api.audit_log), settings.logrotate.of_node)
         if self._audit_file is not None and policy is None:
             sinks.append(SelectedSink(self._audit_file, frozenset({CONTROLLER_USER.name})))
-        self._store = SqliteStore(settings.paths.database, clock=clock)
+        self.store = SqliteStore(settings.paths.database, clock=clock)
         self.server = ApiServer(
-            self._store,
+            self.store,
             Settings(
                 signer=TokenSigner(self._identity.token_key),
                 audit_sinks=sinks,
@@ -111,6 +113,9 @@ class ApiPlane:
                 service_cidr=settings.network.service_cidr,
                 toleration_seconds=settings.controllers.pod_eviction_seconds,
                 dial=dial,
+                log_search=NodeLogSearch(
+                    settings.paths, settings.domain, clock, sources=(SCHEDULER, CONTROLLER), plane=True
+                ),
             ),
             clock,
         )
@@ -128,7 +133,7 @@ class ApiPlane:
         self._stop.set()
 
     async def run(self) -> None:
-        await self._store.open()
+        await self.store.open()
         try:
             await self.server.start()
             api = self._settings.api
@@ -149,7 +154,7 @@ class ApiPlane:
                 self._gateway_socket.unlink(missing_ok=True)
                 await self.server.stop()
         finally:
-            await self._store.close()
+            await self.store.close()
             if self._audit_file is not None:
                 self._audit_file.close()
 

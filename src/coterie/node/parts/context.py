@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from coterie.base.clock import Clock
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
+from coterie.kube.metrics.sources import MetricsSource
 from coterie.node.config import NodeSettings
 
 T = TypeVar("T")
@@ -18,6 +19,10 @@ class NodeContext:
     settings: NodeSettings
     """A part may replace them for those that come after it."""
     clock: Clock
+    metrics_sources: list[MetricsSource] = field(default_factory=list)
+    """Asked when somebody scrapes. The part `metrics` is built last and serves them."""
+    sampled_metrics_sources: list[MetricsSource] = field(default_factory=list)
+    """Too slow for a scrape: asked in the background while somebody scrapes."""
     _provided: dict[str, Any] = field(default_factory=dict)
 
     def provide(self, name: str, value: object) -> None:

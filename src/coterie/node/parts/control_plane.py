@@ -1,6 +1,7 @@
 """The control plane: the API server, informers, the controllers, and the domain's own objects.
 
-Provides `client`, `informers`, `api` (the ApiPlane), `pod_dialler` and, where the node has an agent, `agent_tls`.
+Provides `client`, `informers`, `api` (the ApiPlane), `pod_dialler`, `controllers`, `controller_metrics`
+(their sources) and, where the node has an agent, `agent_tls`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from typing import TYPE_CHECKING
 
 from coterie.base.lazy_import import lazy_import
 from coterie.kube.client.informers import Informers
+from coterie.kube.control.controller_metrics import ControllerMetrics
 from coterie.kube.control.manager import Runnable
+from coterie.kube.store.metrics import StoreSource
+from coterie.kuscia.control.job_metrics import JobStateSource, KusciaControllerSource
 from coterie.kuscia.engine.builtin_appimages import engines_known
 from coterie.node.cluster_network import published_network
 from coterie.node.parts.apiserver import ApiPlane
 from coterie.node.parts.context import NodeContext
-from coterie.node.parts.controllers import controllers
+from coterie.node.parts.controllers import ControllerCounts, controllers
 from coterie.node.parts.own_domain import own_domain, prepared
 from coterie.node.parts.pod_dialler import PodDialler
 
@@ -32,7 +36,8 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         plane = ApiPlane(settings, clock, dialler)
         client = plane.client()
         informers = Informers(client)
-        started = controllers(settings, client, informers, plane.ca_pem.decode(), clock)
+        counts = ControllerCounts()
+        started = controllers(settings, client, informers, plane.ca_pem.decode(), clock, counts)
         if settings.agent is not None and settings.mode != "master":
             chosen = settings.agent
             tls = agent_endpoint.AgentTls.of_plane(settings.paths, chosen.node_name, chosen.address, clock)
@@ -41,5 +46,10 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     node.provide("pod_dialler", dialler)
     node.provide("client", client)
     node.provide("informers", informers)
+    node.provide("controllers", started)
+    running = ControllerMetrics()
+    node.provide("controller_metrics", [running, KusciaControllerSource(counts.jobs, running, clock)])
+    if settings.metrics.enabled:
+        node.metrics_sources += [StoreSource(plane.store), counts.scheduler, JobStateSource(informers, clock)]
     once = [own_domain(client, settings), engines_known(client), published_network(client, settings)]
     return [[plane], [informers, *once], started]

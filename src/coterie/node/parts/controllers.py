@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control import registry
 from coterie.kube.control.manager import Runnable
 from coterie.kube.controllers.registry import CONTROLLERS as PLATFORM
+from coterie.kube.scheduler.metrics import SchedulerSource
+from coterie.kuscia.control.job_metrics import JobMetrics
 from coterie.kuscia.control.port_pool import PortPool, PortRange
 from coterie.kuscia.controllers.registry import CONTROLLERS as KUSCIA
 from coterie.node import api_identity
@@ -44,17 +47,37 @@ else:
     domain_identity = lazy_import("coterie.kuscia.identity.domain_identity")
 
 
-def controllers(settings: NodeSettings, client: Client, informers: Informers, ca: str, clock: Clock) -> list[Runnable]:
+@dataclass(frozen=True, slots=True)
+class ControllerCounts:
+    """What controllers count, for the page of metrics."""
+
+    jobs: JobMetrics = field(default_factory=JobMetrics)
+    scheduler: SchedulerSource = field(default_factory=SchedulerSource)
+
+
+def controllers(
+    settings: NodeSettings,
+    client: Client,
+    informers: Informers,
+    ca: str,
+    clock: Clock,
+    counts: ControllerCounts | None = None,
+) -> list[Runnable]:
     """`ca`: the API's authority, PEM."""
     if settings.workload_approve is False:
         words = "enableWorkloadApprove: false: workloads of partners without a PartnerPolicy are accepted, as in Kuscia"
         logger("node").warning(words, advice="remove the line, and `coterie policy allow PARTNER` where it is wanted")
-    return registry.build((*PLATFORM, *KUSCIA, *GPU_JOBS), client, informers, provided(settings, informers, ca), clock)
+    return registry.build(
+        (*PLATFORM, *KUSCIA, *GPU_JOBS), client, informers, provided(settings, informers, ca, counts), clock
+    )
 
 
-def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.Provided:
+def provided(
+    settings: NodeSettings, informers: Informers, ca: str, counts: ControllerCounts | None = None
+) -> registry.Provided:
     """What controllers ask for by name. The port pool is one for all: it follows pods from the start."""
     chosen = settings.controllers
+    counted = counts or ControllerCounts()
     ports = PortPool(PortRange(*chosen.port_range), informers=informers)
     quotas = cache(lambda: partner_quotas.PartnerQuotas(informers))
     given: dict[str, Callable[[], Any]] = {
@@ -68,7 +91,10 @@ def provided(settings: NodeSettings, informers: Informers, ca: str) -> registry.
         "partner_quotas": quotas,
         "scale_hook": lambda: deployment_scaling.PartnerScaleHook(informers, quotas()),
         "scheduler_plugins": lambda: [gangs.GangPlugin()],
+        "scheduler_metrics": lambda: counted.scheduler,
+        "job_metrics": lambda: counted.jobs,
         "workload_approve": lambda: settings.workload_approve,
+        "stall_seconds": lambda: chosen.stall_seconds,
         "job_retention": lambda: settings.job_gc_hours * 3600.0,
         "interconn": lambda: settings.gateway.enabled,
         "autoscaler_period": lambda: float(chosen.autoscaler_seconds),

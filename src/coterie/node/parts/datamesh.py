@@ -22,9 +22,11 @@ from coterie.node.parts.context import NodeContext
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
-    return datamesh_groups(
+    groups = datamesh_groups(
         node.settings, node.client, node.informers, node.clock, node.find("namespace_listeners", NamespaceListeners)
     )
+    node.metrics_sources += [each.metrics for group in groups for each in group if isinstance(each, DataMeshProcess)]
+    return groups
 
 
 def datamesh_groups(
@@ -50,6 +52,7 @@ def datamesh_groups(
         log_rotation=settings.logrotate.of_node,
         only_data_directory=settings.mode == "lite",
         node=settings.agent.node_name if settings.agent is not None else "",
+        traces=GatewayPaths.of(paths).traces_socket if settings.traces.enabled else None,
     )
     if pods is not None:
         mesh = replace(mesh, address=pods.address, names=(chosen.address,))

@@ -49,11 +49,13 @@ from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.registration.server import RegistrationServer
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.gateway.snapshot_source import SnapshotSource
+from coterie.kuscia.gateway.usage_monitor import UsageMonitor
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
+from coterie.kuscia.interconn.runnable import MemberRunners
 from coterie.kuscia.reporter.server import Reporter
 from coterie.node.config import ConfigError
-from coterie.node.parts import kusciaapi
+from coterie.node.parts import gateway_metrics, kusciaapi
 from coterie.node.parts.apiserver import ApiPlane
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.interconn import interconn_group
@@ -114,6 +116,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     chosen = replace(settings.gateway, reporter=places.reporter_socket)
     made = gateway_parts(chosen, settings.paths, own, client, informers, clock=clock, api=api, machine=machine)
     node.provide("pod_callers", made.callers)
+    gateway_metrics.add_sources(node, made.envoy, made.feed)
     first: list[Runnable] = [reporter]
     if settings.gateway.pods is not None and settings.agent is not None:
         own_node = settings.agent.node_name
@@ -128,7 +131,9 @@ def build(node: NodeContext) -> list[list[Runnable]]:
             network=node.find("applied_remote_pods", remote_groups.AppliedRemotePods),
         )
         first.append(engines.controller)
-    return [first, *made.groups, interconn_group(places, client, informers, clock)]
+    interconn = interconn_group(places, client, informers, clock)
+    node.metrics_sources += [each for each in interconn if isinstance(each, MemberRunners)]
+    return [first, *made.groups, interconn]
 
 
 def gateway_parts(
@@ -202,6 +207,7 @@ def gateway_parts(
         version=__version__,
         clock=clock,
     )
+    usage = UsageMonitor(client, domain, instance, envoy.admin, feed.configured, feed.tasks_running, clock=clock)
     shaking = negotiator.make(client, informers, identity, instance, caller, events=events, clock=clock)
     first: list[Runnable] = [
         events,
@@ -213,7 +219,7 @@ def gateway_parts(
         first.append(bearers)
     if settings.diagnose:
         first.append(_diagnostic_server(domain, places, client, clock))
-    groups: list[list[Runnable]] = [first, [envoy, feed, effective.controller], [shaking, heartbeat]]
+    groups: list[list[Runnable]] = [first, [envoy, feed, effective.controller], [shaking, heartbeat, usage]]
     if statuses is not None:
         groups[-1].append(statuses.controller)
     return GatewayParts(envoy, feed, callers, groups)

@@ -89,7 +89,9 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         node.provide("namespace_listeners", _listeners(settings, part.facts, sockets))
         node.settings = inside(settings, part.facts)
         if part.relayed:
-            groups.append([_relay(node.settings, part.facts, sockets, node.clock)])
+            relay = _relay(node.settings, part.facts, sockets, node.clock)
+            node.provide("relay", relay)
+            groups.append([relay])
     return groups
 
 

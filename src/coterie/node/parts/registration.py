@@ -41,6 +41,7 @@ from coterie.kuscia.gateway.snapshot_source import SnapshotSource
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 from coterie.node.master_api import api_transport
+from coterie.node.parts import gateway_metrics
 from coterie.node.parts.agent_endpoint import AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.gateway import gateway_parts
@@ -72,6 +73,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     node.provide("informers", tie.informers)
     node.provide("agent_tls", tls)
     node.provide("pod_callers", tie.callers)
+    gateway_metrics.add_sources(node, tie.envoy, tie.feed)
     groups: list[list[Runnable]] = [*tie.groups, [authority(tie.client, settings.domain, tls, clock)]]
     if settings.node_api is not None and settings.gateway.pods is not None:
         engines = remote_engines.RemoteEngines(
@@ -96,6 +98,8 @@ class LiteGateway:
     client: Client
     informers: Informers
     callers: PodCallers
+    envoy: Envoy
+    feed: SnapshotSource
     groups: list[list[Runnable]]
 
 
@@ -113,7 +117,9 @@ def lite_gateway(
     envoy, feed = gateway.envoy, gateway.feed
     way = BootstrapRoute(link, envoy, feed, settings, paths)
     later = [[each for each in group if each is not envoy] for group in gateway.groups]
-    return LiteGateway(link, client, informers, gateway.callers, [[link], [envoy, way], [informers], *later])
+    return LiteGateway(
+        link, client, informers, gateway.callers, envoy, feed, [[link], [envoy, way], [informers], *later]
+    )
 
 
 def first_resources(link: MasterLink, settings: GatewaySettings, paths: DomainPaths) -> EnvoyResources:

@@ -1,7 +1,7 @@
 """What each mode runs, and in which order: one table.
 
     control-plane | join ──> pod-network ──> registration ──> node-api | gateway ──> dns ──> kusciaapi ──> datamesh
-                         ──> overlay ──> policies ──> services ──> agent ──> metrics
+                         ──> overlay ──> policies ──> services ──> traces ──> agent ──> controller-health ──> metrics
 
 `pod-network` makes the network in which later parts listen for pods; `overlay` connects it with other machines. One of
 control-plane, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that
@@ -87,16 +87,30 @@ PARTS = (
     Part("policies", f"{_HERE}.policies", ("lite", "autonomy"), after=_FIRST),
     Part("services", f"{_HERE}.services", ("lite", "autonomy"), after=_FIRST),
     Part(
+        "traces",
+        f"{_HERE}.traces",
+        ("master", "lite", "autonomy"),
+        after=(*_FIRST, "gateway"),
+        enabled=lambda settings: settings.traces.enabled,
+    ),
+    Part(
         "agent",
         f"{_HERE}.agent",
         ("lite", "autonomy"),
         after=(*_FIRST, "gateway", "dns", "datamesh", "overlay", "policies", "services"),
     ),
     Part(
+        "controller-health",
+        f"{_HERE}.controller_health",
+        ("master", "autonomy"),
+        after=("control-plane",),
+        enabled=lambda settings: settings.controllers.health_port != 0,
+    ),
+    Part(
         "metrics",
         f"{_HERE}.metrics",
         ("master", "lite", "autonomy"),
-        after=(*_FIRST, "gateway", "agent"),
+        after=(*_FIRST, "gateway", "traces", "agent"),
         enabled=lambda settings: settings.metrics.enabled,
     ),
 )

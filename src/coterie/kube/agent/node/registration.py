@@ -9,6 +9,7 @@ is registered again. An API that cannot be reached is tried again: pods go on me
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
@@ -85,6 +86,7 @@ class NodeRegistration:
         self._measure = measure or (lambda: measure_usage(disk))
         self.facts = facts or measure_machine(disk, machine_id=settings.machine_id)
         self._additions = merged_node(tuple(plugins), self.facts, runtime)
+        self._own_capacity = self._additions.capacity
         self.capacity: Resources = capacity(self.facts, settings.capacity, self._additions)
         self._allocatable: Resources = allocatable(self.capacity, settings.capacity, self._additions)
         self._images = images
@@ -142,6 +144,7 @@ class NodeRegistration:
                 await self._clock.sleep(self._settings.node.collision_retry_seconds)
                 continue
             self._uid = node["metadata"]["uid"]
+            self._take_capacity(node)
             self._conditions = (node.get("status") or {}).get("conditions") or []
             self._written = None
             return
@@ -230,7 +233,28 @@ class NodeRegistration:
     async def _measure_for_ever(self) -> None:
         while True:
             await self._wait_for_next_measurement()
-            await self._persist(self._write_status)
+            await self._persist(self._measure_once)
+
+    async def _measure_once(self) -> None:
+        if self._additions.annotated_capacity:
+            with contextlib.suppress(NotFound):  # writing the status registers it again
+                self._take_capacity(await self._client.get(_NODES, self._settings.node_name))
+        await self._write_status()
+
+    def _take_capacity(self, node: Object) -> None:
+        """What an operator wrote on the Node wins over what was configured or measured."""
+        notes = node["metadata"].get("annotations") or {}
+        wanted = dict(self._own_capacity)
+        for resource, given in self._additions.annotated_capacity.items():
+            text = notes.get(given.annotation)
+            amount = given.parse(text) if text is not None else None
+            if amount is not None:
+                wanted[resource] = amount
+        if wanted == self._additions.capacity:
+            return
+        self._additions = dataclasses.replace(self._additions, capacity=wanted)
+        self.capacity = capacity(self.facts, self._settings.capacity, self._additions)
+        self._allocatable = allocatable(self.capacity, self._settings.capacity, self._additions)
 
     async def _wait_for_next_measurement(self) -> None:
         waits = {

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from coterie.base import trace
+from coterie.base.trace import TraceParent
 from coterie.kube.agent.devices.allocation import DevicesUnavailable
 from coterie.kube.agent.images.model import (
     ANY_IMAGE,
@@ -209,12 +211,14 @@ async def start(
         replaced: dict[tuple[str, str], Path] = {}
         added: list[Mount] = []
         required = ANY_IMAGE
+        parent: TraceParent | None = None
         for plugin in tools.plugins:
             more = await plugin.container_additions(pod, container, found, volumes, lookup, facts, home)
             found = {**found, **more.variables}
             replaced.update(more.replaced)
             added += more.mounts
             required = more.image if more.image != ANY_IMAGE else required
+            parent = more.span or parent
         given = tools.devices.container(
             pod, container, own_root=not _is_host_image(tools.runtime, container), given=found
         )
@@ -235,7 +239,7 @@ async def start(
         raise OperationFailed("CreateContainerConfigError", str(problem), final=final) from problem
     except (OSError, ApiError, TransportError) as error:
         raise OperationFailed("CreateContainerConfigError", str(error)) from error
-    await _pull(tools, pod, container, required)
+    await _pull(tools, pod, container, required, parent)
     spec = replace(spec, image_id=await _verified_id(tools, container, required))
     try:
         logs.joinpath(container["name"]).mkdir(parents=True, exist_ok=True)
@@ -292,7 +296,9 @@ def _sees_all_devices(container: Object, settings: AgentSettings) -> bool:
     return privileged and settings.pods.allow_privileged
 
 
-async def _pull(tools: WorkerContext, pod: Object, container: Object, required: RequiredImage) -> None:
+async def _pull(
+    tools: WorkerContext, pod: Object, container: Object, required: RequiredImage, parent: TraceParent | None
+) -> None:
     """The image, if the container's policy asks for it and the node may bring it."""
     image = container.get("image") or ""
     if tools.images is None or not tools.images.needed(image, container.get("imagePullPolicy") or "", required):
@@ -302,7 +308,8 @@ async def _pull(tools: WorkerContext, pod: Object, container: Object, required: 
     secrets = [found for name in names if (found := lookup("Secret", name)) is not None]
     tools.record_event(pod, "Normal", "Pulling", f'Pulling image "{image}"', container["name"])
     try:
-        outcome = await tools.images.pull(image, secret_credentials(secrets))
+        with trace.recorded(parent, "image pull", {"container.image.name": image}):
+            outcome = await tools.images.pull(image, secret_credentials(secrets))
     except ImageRefused as problem:
         raise OperationFailed(problem.reason, f'Failed to pull image "{image}": {problem}') from problem
     except ImageError as problem:

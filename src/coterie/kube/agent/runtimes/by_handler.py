@@ -149,6 +149,9 @@ class RuntimesByHandler:
     async def usage(self, pod_uid: str) -> dict[str, ContainerUsage]:
         return await self._of(pod_uid).usage(pod_uid)
 
+    def network_bytes(self, pod_uid: str) -> int | None:
+        return self._of(pod_uid).network_bytes(pod_uid)
+
     def writable_directories(self, pod_uid: str) -> Mapping[str, Sequence[Path]]:
         return self._of(pod_uid).writable_directories(pod_uid)
 

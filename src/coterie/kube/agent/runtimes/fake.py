@@ -393,6 +393,9 @@ class FakeRuntime:
         run.attached.append(session)
         return session
 
+    def network_bytes(self, pod_uid: str) -> int | None:
+        return None
+
     async def usage(self, pod_uid: str) -> dict[str, ContainerUsage]:
         pod = self.machine.pods.get(pod_uid)
         now = self.machine.clock.now().timestamp()

@@ -320,6 +320,10 @@ class PodRuntime(Protocol):
     async def usage(self, pod_uid: str) -> dict[str, ContainerUsage]:
         """Use of each running container, by name."""
 
+    def network_bytes(self, pod_uid: str) -> int | None:
+        """Bytes that went through the pod's own network, both ways together; None where it shares the machine's, or
+        cannot be read."""
+
     def writable_directories(self, pod_uid: str) -> Mapping[str, Sequence[Path]]:
         """By container: where what it writes outside of volumes lies on disk."""
 

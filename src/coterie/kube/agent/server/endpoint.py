@@ -13,6 +13,7 @@ import orjson
 from coterie.base import container_logs
 from coterie.base.clock import Clock
 from coterie.base.exposition import CONTENT_TYPE, render
+from coterie.base.log_pages import LogSearch
 from coterie.base.tasks import TaskOwner
 from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response, Sink
@@ -55,6 +56,7 @@ class AgentEndpoint:
         owner: TaskOwner,
         clock: Clock,
         devices: DeviceManager | None = None,
+        log_search: LogSearch | None = None,
     ) -> None:
         self._runtime = runtime
         self._usage = usage
@@ -63,6 +65,7 @@ class AgentEndpoint:
         self._owner = owner
         self._clock = clock
         self._devices = devices
+        self._log_search = log_search
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         try:
@@ -87,6 +90,8 @@ class AgentEndpoint:
                 return self._connect(request, namespace, pod)
             case ["podMetrics", namespace, pod] if request.method == "GET":
                 return self._pod_metrics(request, namespace, pod)
+            case ["podLogs", namespace] if request.method == "GET":
+                return self._search_logs(request, namespace)
             case ["stats", "summary"] if request.method == "GET":
                 return self._summary()
             case ["metrics", "dcgm"] if request.method == "GET":
@@ -136,6 +141,16 @@ class AgentEndpoint:
 
         pieces = container_logs.read(run.log_path, options, running, self._clock)
         return Response(200, content_type="text/plain", stream=_Pieces(self._owner, pieces))
+
+    async def _search_logs(self, request: Request, namespace: str) -> Response:
+        """Of all pods of the namespace that ran here, also of those that are gone."""
+        try:
+            if self._log_search is None:
+                raise errors.NotFound("this agent searches no logs")
+            params = {name: values[0] for name, values in request.params.items() if values}
+            return Response(200, await self._log_search.search(namespace, params))
+        except errors.ApiError as problem:
+            return status_response(problem)
 
     # -- streams ------------------------------------------------------------------------------------------------
 

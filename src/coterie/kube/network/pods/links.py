@@ -211,8 +211,13 @@ def _is_pod_device(name: str) -> bool:
     return number != name and number.isascii() and number.isdigit()
 
 
+def pod_device_index(number: int) -> int:
+    """The interface index that a pod's device is given: known beforehand, so that nobody has to ask for it. `number`: the offset of the pod's
+    address in the node's range."""
+    return _FIRST_INDEX + number
+
+
 def _index_of(name: str) -> int:
-    """The interface index that a pod's device is given: known beforehand, so that nobody has to ask for it."""
     if not _is_pod_device(name):
         raise ValueError(f"{name}: the device of a pod is named {DEVICE_PREFIX}<number>")
-    return _FIRST_INDEX + int(name.removeprefix(DEVICE_PREFIX))
+    return pod_device_index(int(name.removeprefix(DEVICE_PREFIX)))

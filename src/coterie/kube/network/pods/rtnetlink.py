@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 LOOPBACK_INDEX = 1
 
 _NEWLINK, _DELLINK, _GETLINK, _NEWADDR, _GETADDR, _NEWROUTE, _DELROUTE, _GETROUTE = 16, 17, 18, 20, 22, 24, 25, 26
-_NEWNEIGH, _DELNEIGH = 28, 29
+_NEWNEIGH, _DELNEIGH, _GETSTATS = 28, 29, 94
+_STATS_LINK_64 = 1
+_STATS_MESSAGE, _STATS_FIELDS = struct.Struct("=B3xiI"), struct.Struct("=4Q")
+"""`struct if_stats_msg` (family, index, filter), and the beginning of `rtnl_link_stats64`."""
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINKINFO, _IFLA_NET_NS_FD, _IFLA_EXT_MASK = 1, 3, 4, 18, 28, 29
 _IFLA_LINK, _IFLA_AF_SPEC, _IFLA_GROUP, _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 5, 26, 27, 31, 32
 _INET_CONF, _RP_FILTER, _RP_FILTER_LOOSE = 1, 8, 2
@@ -104,6 +107,18 @@ def devices(netlink: NetlinkSocket) -> Iterator[Device]:
     body = link(0) + attribute(_IFLA_EXT_MASK, struct.pack("=I", _SKIP_STATISTICS))
     for answer in netlink.dump(NetlinkMessage("list devices", _GETLINK, DUMP, body)):
         yield Device(answer)
+
+
+def traffic(netlink: NetlinkSocket) -> dict[int, tuple[int, int, int, int]]:
+    """Of each device, by its index: packets received and sent, bytes received and sent. Only these: a list of devices is 20 times as long."""
+    body = _STATS_MESSAGE.pack(0, 0, 1 << (_STATS_LINK_64 - 1))
+    found = {}
+    for answer in netlink.dump(NetlinkMessage("list traffic of devices", _GETSTATS, DUMP, body)):
+        _, index, _ = _STATS_MESSAGE.unpack_from(answer)
+        for kind, value in attributes(answer[_STATS_MESSAGE.size :]):
+            if kind == _STATS_LINK_64:
+                found[index] = _STATS_FIELDS.unpack_from(value)
+    return found
 
 
 def routes(netlink: NetlinkSocket) -> Iterator[KernelRoute]:

@@ -1,1 +1,2 @@
-"""What every part that handles jobs agrees on: `validation`, `references`, `phases`, `graph`, `commands`, `conditions`."""
+"""What every part that handles jobs agrees on: `validation`, `references`, `phases`, `graph`, `commands`, `conditions`,
+`retries`."""

@@ -23,3 +23,10 @@ RESOURCE_CREATED: Final = "ResourceCreated"
 RUNNING: Final = "Running"
 SUCCESS: Final = "Success"
 """Written when the task ended: True when it succeeded."""
+STALLED: Final = "Stalled"
+"""True while the engines of all parties that still run are idle for longer than the task allows; its time is that of the
+last activity."""
+
+# Conditions of jobs and tasks.
+WAITING: Final = "Waiting"
+"""There while something is waited for: its reason says for what, its message for whom, its time since when."""

@@ -16,7 +16,9 @@ too.
     role                 a label value
     resources            quantities, not negative, no request above its limit
     bandwidthLimits      a domain and a positive limit
-    scheduleConfig       not negative; minReservedMembers from 1 to the number of parties
+    bandwidthRequest     more than 0, as `kuscia/api/bandwidth.py` reads it
+    scheduleConfig       not negative; minReservedMembers from 1 to the number of parties; stallSeconds from 5 on;
+                         stallAction Fail or Restart, with stallSeconds; retry.count up to 10
 """
 
 from __future__ import annotations
@@ -26,9 +28,13 @@ from typing import NamedTuple
 
 from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_label_faults, label_value_faults
+from coterie.kuscia.api.bandwidth import bandwidth_problem
 from coterie.kuscia.api.jobs.graph import circle
+from coterie.kuscia.api.jobs.retries import LEAST_STALL_SECONDS, LONGEST_BACKOFF, MOST_RETRIES
 from coterie.kuscia.api.types.job import (
     BEST_EFFORT,
+    STALL_FAIL,
+    STALL_RESTART,
     STRICT,
     BandwidthLimit,
     JobParty,
@@ -85,6 +91,7 @@ def _job(name: str, spec: KusciaJobSpec) -> Iterator[Problem]:
         yield Problem("maxParallelism", "must not be negative")
     if spec.schedule_mode not in ("", STRICT, BEST_EFFORT):
         yield Problem("scheduleMode", f"must be {STRICT} or {BEST_EFFORT}")
+    yield from _bandwidth_request("bandwidthRequest", spec.bandwidth_request)
     for index, task in enumerate(spec.tasks):
         yield from _task(f"tasks[{index}]", task)
 
@@ -113,6 +120,7 @@ def _task(path: str, task: TaskTemplate) -> Iterator[Problem]:
             role = f' with the role "{party.role}"' if party.role else ""
             yield Problem(f"{path}.parties[{index}]", f"{party.domain_id}{role} is named twice")
         seen.add((party.domain_id, party.role))
+    yield from _bandwidth_request(f"{path}.bandwidthRequest", task.bandwidth_request)
     if task.schedule_config is not None:
         yield from _schedule(f"{path}.scheduleConfig", task.schedule_config, len(task.parties))
 
@@ -130,6 +138,18 @@ def _schedule(path: str, config: ScheduleConfig, parties: int) -> Iterator[Probl
             yield Problem(f"{path}.{field}", "must not be negative")
         elif value is not None and value < least:
             yield Problem(f"{path}.{field}", f"must be at least {least}")
+    stall = config.stall_seconds
+    if stall is not None and stall < LEAST_STALL_SECONDS:
+        yield Problem(f"{path}.stallSeconds", f"must be at least {LEAST_STALL_SECONDS}")
+    if config.stall_action not in ("", STALL_FAIL, STALL_RESTART):
+        yield Problem(f"{path}.stallAction", f"must be {STALL_FAIL} or {STALL_RESTART}")
+    elif config.stall_action and stall is None:
+        yield Problem(f"{path}.stallAction", "needs stallSeconds")
+    if config.retry is not None:
+        if not 0 <= config.retry.count <= MOST_RETRIES:
+            yield Problem(f"{path}.retry.count", f"must be between 0 and {MOST_RETRIES}")
+        if not 0 <= config.retry.backoff_seconds <= LONGEST_BACKOFF:
+            yield Problem(f"{path}.retry.backoffSeconds", f"must be between 0 and {LONGEST_BACKOFF}")
     if members is not None and members > parties:
         yield Problem(f"{path}.minReservedMembers", f"is {members}, but there are {parties} parties")
 
@@ -160,6 +180,11 @@ def _resources(path: str, party: JobParty) -> Iterator[Problem]:
         asked, most = quantity.parse(amount), quantity.parse(limits[name])
         if asked > most:
             yield Problem(f"{path}.requests.{name}", f"{asked} is more than its limit {most}")
+
+
+def _bandwidth_request(path: str, request: str) -> Iterator[Problem]:
+    if request and (problem := bandwidth_problem(request)):
+        yield Problem(path, problem)
 
 
 def _bandwidth(path: str, limit: BandwidthLimit) -> Iterator[Problem]:

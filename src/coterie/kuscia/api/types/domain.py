@@ -57,6 +57,9 @@ class DomainNodeStatus(Model, frozen=True, kw_only=True):
     name: str
     version: str
     status: str
+    bandwidth: str = ""
+    bandwidth_bits: int | None = None
+    bandwidth_allocatable_bits: int | None = None
     last_heartbeat_time: str | None = None
     last_transition_time: str | None = None
 
@@ -252,6 +255,27 @@ class NetworkStatus(Model, frozen=True, kw_only=True):
     healthy_endpoints_count: int
 
 
+class TaskLinkUsage(Model, frozen=True, kw_only=True):
+    """What one task sends to and receives from one partner, as the gateway measured it."""
+
+    task: str
+    peer: str
+    sent_bits_per_second: int = 0
+    received_bits_per_second: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    limit_bits_per_second: int | None = None
+    at: str = ""
+
+
+class LinkUsage(Model, frozen=True, kw_only=True):
+    """All traffic with one partner."""
+
+    peer: str
+    sent_bits_per_second: int = 0
+    received_bits_per_second: int = 0
+
+
 class GatewayStatus(Model, frozen=True, kw_only=True):
     address: str
     uptime: str
@@ -259,6 +283,8 @@ class GatewayStatus(Model, frozen=True, kw_only=True):
     public_key: str
     version: str
     network_status: tuple[NetworkStatus, ...] | None = None
+    usage: tuple[TaskLinkUsage, ...] | None = None
+    links: tuple[LinkUsage, ...] | None = None
 
 
 class Gateway(ApiObject, frozen=True, kw_only=True):

@@ -63,6 +63,18 @@ class JobStage(StrEnum):
 ACCEPTED, REJECTED = "JobAccepted", "JobRejected"
 
 
+STALL_FAIL, STALL_RESTART = "Fail", "Restart"
+
+
+class TaskRetry(Model, frozen=True, kw_only=True):
+    """A task that failed is begun again at all parties; ours, Kuscia has no such setting."""
+
+    count: int
+    """How many times at most."""
+    backoff_seconds: int = 0
+    """The pause before the first retry; each further one is twice as long."""
+
+
 class ScheduleConfig(Model, frozen=True, kw_only=True):
     min_reserved_members: int | None = None
     resource_reserved_seconds: int | None = None
@@ -70,6 +82,11 @@ class ScheduleConfig(Model, frozen=True, kw_only=True):
     retry_interval_seconds: int | None = None
     active_deadline_seconds: int | None = None
     """How long the task may run; ours, Kuscia has no such limit."""
+    stall_seconds: int | None = None
+    """A task whose engines are idle for so long at all parties is ended. Ours, as are the next two."""
+    stall_action: str = ""
+    """STALL_FAIL or STALL_RESTART; empty: the first."""
+    retry: TaskRetry | None = None
 
 
 class BandwidthLimit(Model, frozen=True, kw_only=True):
@@ -94,6 +111,8 @@ class TaskTemplate(Model, frozen=True, kw_only=True):
     tolerable: bool = False
     schedule_config: ScheduleConfig | None = None
     priority: int = 0
+    bandwidth_request: str = ""
+    """What each party needs on its nodes and on the link to each other party: `100Mbps`. `kuscia.api.bandwidth` reads it."""
 
 
 class KusciaJobSpec(Model, frozen=True, kw_only=True):
@@ -102,6 +121,8 @@ class KusciaJobSpec(Model, frozen=True, kw_only=True):
     flow_id: str = msgspec.field(name="flowID", default="")
     schedule_mode: str = ""
     max_parallelism: int = 0
+    bandwidth_request: str = ""
+    """For tasks that do not say their own."""
 
     @property
     def party_domains(self) -> tuple[str, ...]:
@@ -114,6 +135,23 @@ class PartyTaskStatus(Model, frozen=True, kw_only=True):
     role: str = ""
     phase: str = ""
     message: str = ""
+    idle_since: str | None = None
+    """When the party's engines did something last; told only when that is longer ago than the task allows."""
+
+
+class TaskAttempt(Model, frozen=True, kw_only=True):
+    """One attempt at a task that failed."""
+
+    attempt: int
+    """From 1 on."""
+    task_uid: str = msgspec.field(name="taskUID", default="")
+    """Of the initiator's KusciaTask."""
+    start_time: str | None = None
+    end_time: str | None = None
+    reason: str = ""
+    message: str = ""
+    retry_time: str | None = None
+    """When the next attempt begins; none: it was the last."""
 
 
 class KusciaJobStatus(Model, frozen=True, kw_only=True):
@@ -125,6 +163,8 @@ class KusciaJobStatus(Model, frozen=True, kw_only=True):
     message: str = ""
     party_task_create_status: dict[str, tuple[PartyTaskStatus, ...]] | None = None
     task_status: dict[str, str] | None = None
+    task_attempts: dict[str, tuple[TaskAttempt, ...]] | None = None
+    """By task id, the attempts that failed, of tasks that may be retried. The initiator writes it, partners copy it."""
     start_time: str | None = None
     completion_time: str | None = None
     last_reconcile_time: str | None = None
@@ -169,6 +209,7 @@ class KusciaTaskSpec(Model, frozen=True, kw_only=True):
     task_input_config: str
     parties: tuple[TaskParty, ...]
     schedule_config: ScheduleConfig | None = None
+    bandwidth_request: str = ""
 
 
 class PodOfTask(Model, frozen=True, kw_only=True):
@@ -278,6 +319,7 @@ class TaskResourceGroupSpec(Model, frozen=True, kw_only=True):
     resource_reserved_seconds: int | None = None
     retry_interval_seconds: int | None = None
     lifecycle_seconds: int | None = None
+    bandwidth_request: str = ""
     parties: tuple[GroupParty, ...] | None = None
     out_of_controlled_parties: tuple[GroupParty, ...] | None = None
 

@@ -27,6 +27,22 @@ class PartnerQuota(Model, frozen=True, kw_only=True):
     gpus: int | None = None
 
 
+class PartnerLogPolicy(Model, frozen=True, kw_only=True):
+    """Which LogRequests of the partner are answered without a person, and what is cut out of every answer to it."""
+
+    sources: tuple[str, ...] | None = None
+    """None and empty: every request waits for approval."""
+    max_lines: int | None = None
+    max_bytes: int | None = None
+    keep_seconds: int | None = None
+    only_failed: bool = False
+    per_day: int | None = None
+    redact: tuple[str, ...] | None = None
+    """Regular expressions."""
+    open_requests: int | None = None
+    """Requests that may wait at once; also of those that a person decides on."""
+
+
 class PartnerPolicySpec(Model, frozen=True, kw_only=True):
     app_images: tuple[str, ...] | None = None
     """`NAME[:VERSION][@ID]`, where NAME may be a pattern. None and empty: nothing is approved automatically."""
@@ -38,12 +54,15 @@ class PartnerPolicySpec(Model, frozen=True, kw_only=True):
     bandwidth: int | None = None
     gpus: int | None = None
     priority: int | None = None
+    retries: int | None = None
+    """How often a task may be begun again."""
     hours: tuple[str, ...] | None = None
     time_zone: str = ""
     outside: str = ASK
     runtime_class: str = ""
     """RuntimeClass of all pods of what the partner began; empty: the node's default."""
     quota: PartnerQuota | None = None
+    logs: PartnerLogPolicy | None = None
 
 
 class PartnerPolicy(ApiObject, frozen=True, kw_only=True):

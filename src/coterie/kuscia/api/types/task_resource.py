@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
 from msgspec.structs import replace
 
@@ -23,6 +23,13 @@ class ReservationPhase(StrEnum):
     FAILED = "Failed"
 
 
+RESERVATION_SENTENCES: Final = {
+    ReservationPhase.RESERVING: "waiting for the scheduler to find room for the pods; `coterie job show` says more",
+    ReservationPhase.RESERVED: "resources are held; waiting for the other parties of the task",
+}
+"""The reason of the condition of a phase in which something is waited for, when no other is given."""
+
+
 class TaskResourcePod(Model, frozen=True, kw_only=True):
     name: str = ""
     resources: ResourceRequirements | None = None
@@ -33,6 +40,9 @@ class TaskResourceSpec(Model, frozen=True, kw_only=True):
     role: str = ""
     resource_reserved_seconds: int | None = None
     initiator: str = ""
+    bandwidth_request: str = ""
+    peers: tuple[str, ...] | None = None
+    """The other domains of the task."""
     pods: tuple[TaskResourcePod, ...] | None = None
 
 
@@ -51,6 +61,7 @@ class TaskResourceStatus(Model, frozen=True, kw_only=True):
             else each
             for each in self.conditions or ()
         )
+        why = why or RESERVATION_SENTENCES.get(phase, "")
         over = phase in (ReservationPhase.SCHEDULABLE, ReservationPhase.FAILED)
         return replace(
             self,

@@ -179,7 +179,7 @@ _SELF_RULES = [
     _rule(
         GROUP,
         "gateways gateways/status domaindatas domaindatas/status domaindatasources domaindatasources/status "
-        "domaindatagrants domaindatagrants/status domaindatarecords",
+        "domaindatagrants domaindatagrants/status domaindatarecords logrequests",
         _WRITE,
     ),
 ]
@@ -189,7 +189,7 @@ they are for."""
 
 _MIRRORED = (
     "kusciajobs kusciajobsummaries kusciatasks kusciatasksummaries kusciadeployments kusciadeploymentsummaries "
-    "taskresources domaindatas domaindatagrants"
+    "taskresources domaindatas domaindatagrants logrequests"
 )
 _PARTNER_RULES = [
     _rule("", "namespaces", _READ),

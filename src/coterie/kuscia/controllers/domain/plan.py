@@ -21,12 +21,15 @@ import msgspec
 
 from coterie.base.clock import rfc3339
 from coterie.base.ids import secret_text
+from coterie.kube.api import quantity
 from coterie.kube.api.meta import Object
 from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.types.core import Namespace
 from coterie.kube.api.types.merge import changes
 from coterie.kube.api.types.nodes import Node
-from coterie.kuscia.api.labels import KUSCIA_DELETED, KUSCIA_DOMAIN_AUTH, KUSCIA_DOMAIN_NAME
+from coterie.kube.api.types.pods import QuantityText
+from coterie.kuscia.api.bandwidth import MBIT, bits_text
+from coterie.kuscia.api.labels import KUSCIA_BANDWIDTH, KUSCIA_DELETED, KUSCIA_DOMAIN_AUTH, KUSCIA_DOMAIN_NAME
 from coterie.kuscia.api.types.domain import (
     RESERVED_DOMAINS,
     UNUSED,
@@ -118,13 +121,22 @@ def _nodes(before: Sequence[DomainNodeStatus], nodes: Iterable[Node]) -> tuple[D
 def node_status(node: Node) -> DomainNodeStatus:
     ready = next((found for found in node.status.conditions or () if found.type == "Ready"), None)
     info = node.status.node_info
+    total = _bandwidth_bits(node.status.capacity)
     return DomainNodeStatus(
         name=node.metadata.name,
         version=info.kubelet_version if info is not None else "",
         status="Ready" if ready is not None and ready.status == "True" else "NotReady",
+        bandwidth=bits_text(total) if total is not None else "",
+        bandwidth_bits=total,
+        bandwidth_allocatable_bits=_bandwidth_bits(node.status.allocatable),
         last_heartbeat_time=ready.last_heartbeat_time if ready is not None else None,
         last_transition_time=ready.last_transition_time if ready is not None else None,
     )
+
+
+def _bandwidth_bits(amounts: Mapping[str, QuantityText] | None) -> int | None:
+    text = (amounts or {}).get(KUSCIA_BANDWIDTH)
+    return quantity.parse(text).value() * MBIT if text is not None else None
 
 
 def _without_haste(new: DomainNodeStatus, old: DomainNodeStatus | None) -> DomainNodeStatus:

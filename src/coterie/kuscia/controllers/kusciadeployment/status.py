@@ -29,6 +29,7 @@ from coterie.kuscia.api.types.deployment import (
     PartyStatuses,
     ServingPhase,
 )
+from coterie.kuscia.api.waiting import Waiting, WaitReason
 from coterie.kuscia.controllers.kusciadeployment.party_workloads import deployment_name
 
 WAITING = "Waiting"
@@ -118,9 +119,8 @@ def whole_status(
         domain, entry = entries[phases.index(phase)]
         words = _explain_party(entry)
         log = logs.get(domain, "").strip()
-        words = Explanation(
-            f"domainID: {domain}, reason: {words.reason}", f"{words.message}\n{log}" if log else words.message
-        )
+        message = words.message if phase is ServingPhase.FAILED else _sentence(deployment, domain, entry, words)
+        words = Explanation(f"domainID: {domain}, reason: {words.reason}", f"{message}\n{log}" if log else message)
     return KusciaDeploymentStatus(
         total_parties=len(entries),
         available_parties=phases.count(ServingPhase.AVAILABLE),
@@ -130,6 +130,19 @@ def whole_status(
         last_reconcile_time=deployment.status.last_reconcile_time if deployment.status is not None else None,
         party_deployment_statuses=parties or None,
     )
+
+
+def _sentence(deployment: KusciaDeployment, domain: str, entry: PartyDeploymentStatus | None, why: Explanation) -> str:
+    """What a deployment that does not serve in full waits for."""
+    name = deployment.metadata.name
+    since = (entry.creation_timestamp if entry is not None else None) or deployment.metadata.creation_timestamp or ""
+    step = f"Run `coterie describe kusciadeployment {name} -n {deployment.metadata.namespace}`"
+    reason = WaitReason.PARTNER
+    if why.reason == "AwaitingApproval":
+        reason, step = WaitReason.APPROVAL, f"At {domain}, run `coterie policy approve deployment/{name}`"
+    elif entry is None:
+        step = f"Run `coterie route ls`, or ask {domain}"
+    return Waiting(reason, domain, f"{domain}: {why.message}", step, since).sentence
 
 
 def _phase(phases: Sequence[str]) -> ServingPhase:

@@ -17,6 +17,7 @@ from coterie.kube.api.meta import Object, ObjectKey, controller_of
 from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.merge import changes
+from coterie.kube.api.types.nodes import NODES
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
@@ -24,13 +25,16 @@ from coterie.kube.control.deferred import Deferred, earliest
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.preconditions import preconditions, write_status
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth_capacity import DomainBandwidth, domain_bandwidth
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.phases import JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
 from coterie.kuscia.api.jobs.references import ungranted
+from coterie.kuscia.api.jobs.retries import TASK_STOPPED
+from coterie.kuscia.api.jobs.trace_context import job_trace
 from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, admit
 from coterie.kuscia.api.partner_requests import job_request
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
-from coterie.kuscia.api.types.domain import DOMAINS, Domain
+from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DOMAINS, Domain
 from coterie.kuscia.api.types.job import (
     APP_IMAGES,
     CROSS_DOMAIN,
@@ -47,7 +51,10 @@ from coterie.kuscia.api.types.job import (
     TaskTemplate,
 )
 from coterie.kuscia.api.types.partner_policy import PartnerPolicy
+from coterie.kuscia.control.job_metrics import JobMetrics
+from coterie.kuscia.control.log_facts import facts_of_job
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
+from coterie.kuscia.control.task_counters import TASK_COUNTERS
 from coterie.kuscia.controllers.kusciajob import launch
 from coterie.kuscia.controllers.kusciajob.plan import (
     JobView,
@@ -61,7 +68,6 @@ from coterie.kuscia.controllers.kusciajob.plan import (
 
 BY_JOB = "kusciajob/job"
 BY_NAMED = "kusciajob/named"
-STOPPED = "KusciaJobStopped"
 _RETENTION = 720 * 3600.0
 
 
@@ -92,6 +98,7 @@ class KusciaJobReconciler:
         shows: bool,
         events: EventRecorder | None,
         clock: Clock,
+        metrics: JobMetrics | None = None,
     ) -> None:
         self._quotas = quotas
         self._client = client
@@ -99,11 +106,14 @@ class KusciaJobReconciler:
         self._requires_approval = requires_approval
         self._retention = retention
         self._events = events
+        self._metrics = metrics or JobMetrics()
         self._clock = clock
         self.jobs = informers.get(KUSCIA_JOBS, CROSS_DOMAIN)
         self.tasks = informers.get(KUSCIA_TASKS, CROSS_DOMAIN)
         self.domains = informers.get(DOMAINS)
         self.images = informers.get(APP_IMAGES)
+        self.nodes = informers.get(NODES)
+        self.routes = informers.get(DOMAIN_ROUTES)
         self.datas = informers.get(DOMAIN_DATAS)
         self.grants = informers.get(DOMAIN_DATA_GRANTS)
         self.policies = quotas.policies
@@ -158,6 +168,7 @@ class KusciaJobReconciler:
                 if (image := self.images.cache.get(template.app_image)) is not None
             },
             ungranted=self._ungranted(job),
+            bandwidth=self._bandwidth(job),
             tasks=tasks,
             foreign_tasks=frozenset(there - tasks.keys()),
             admission=self._admission(job),
@@ -165,6 +176,13 @@ class KusciaJobReconciler:
             now=rfc3339(self._clock.now()),
             shows=self._shows,
         )
+
+    def _bandwidth(self, job: KusciaJob) -> dict[str, DomainBandwidth]:
+        if job.status.phase not in JOB_NEW:
+            return {}
+        ours = [name for name in job.spec.party_domains if is_own(self.domains.cache.get(name))]
+        nodes = self.nodes.cache.list()
+        return {name: domain_bandwidth(name, nodes, self.routes.cache.list(name)) for name in ours}
 
     def _ungranted(self, job: KusciaJob) -> tuple[str, ...]:
         if job.status.phase not in JOB_NEW:
@@ -225,6 +243,8 @@ class KusciaJobReconciler:
             await self._stop(task, view)
         for task in wanted.delete:
             await self._delete(task)
+        if wanted.delete and view.stage is not JobStage.RESTART:
+            TASK_COUNTERS.retries += len(wanted.delete)
         status = wanted.status
         for template in wanted.create:
             problem = await self._create(view, template)
@@ -260,7 +280,7 @@ class KusciaJobReconciler:
         stopped = replace(
             task.status,
             phase=TaskPhase.FAILED,
-            reason=STOPPED,
+            reason=TASK_STOPPED,
             message="Job was stopped",
             party_task_status=party_statuses,
             last_reconcile_time=view.now,
@@ -312,14 +332,20 @@ class KusciaJobReconciler:
             self._record_event(job, status)
 
     def _record_event(self, job: KusciaJob, status: KusciaJobStatus) -> None:
-        log = self._log.bind(job=job.metadata.name, phase=status.phase)
+        log = self._log.bind(job=job.metadata.name, phase=status.phase, trace_id=job_trace(job))
         log.info("Job phase changed", why=status.message)
+        self._metrics.jobs.ended(status.phase)
         # The status says how a job goes on; an event of its own is for what somebody should look at.
         if self._events is None or status.phase not in JOB_UNSUCCESSFUL:
             return
         resource = KUSCIA_JOBS.resource
         about = reference_to(job, api_version=resource.api_version, kind=resource.kind)
         self._events.warning(about, status.phase, status.message or f"The job is {status.phase}")
+
+    def phase_to_reconcile(self, key: ObjectKey) -> str | None:
+        """For metrics; None: the job is gone or ended, and there is nothing to do."""
+        job = self.jobs.cache.by_key(key)
+        return None if job is None or job.status.completion_time else job.status.phase
 
     # Time.
 
@@ -375,12 +401,14 @@ def make(
     retention: float = _RETENTION,
     shows: bool = True,
     events: EventRecorder | None = None,
+    metrics: JobMetrics | None = None,
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
     """`requires_approval`: jobs of partners wait until a user approves them; None: their policies decide, and False: where
     they have none, the jobs are accepted. `retention`: seconds after which an ended
     job is removed; 0 keeps them. `shows`: the interconnection runs beside, and takes the finalizer off that it needs."""
+    metrics = metrics or JobMetrics()
     reconciler = KusciaJobReconciler(
         client,
         informers,
@@ -389,6 +417,7 @@ def make(
         retention=retention,
         shows=shows,
         events=events,
+        metrics=metrics,
         clock=clock,
     )
     watches: list[Watches[Any, ObjectKey]] = [
@@ -400,4 +429,12 @@ def make(
         Watches(reconciler.grants, reconciler.keys_of_data),
         Watches(reconciler.policies, reconciler.keys_of_policy),
     ]
-    return Controller("kusciajob", reconciler.reconcile, watches, workers=workers, clock=clock)
+    reconcile = metrics.jobs.timed(reconciler.reconcile, reconciler.phase_to_reconcile, clock)
+    return Controller(
+        "kusciajob",
+        reconcile,
+        watches,
+        workers=workers,
+        clock=clock,
+        log_facts=lambda key: facts_of_job(key.name, reconciler.jobs.cache.by_key(key)),
+    )

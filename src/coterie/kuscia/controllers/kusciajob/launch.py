@@ -41,6 +41,8 @@ def task_of(view: JobView, template: TaskTemplate) -> Object:
         "taskInputConfig": template.task_input_config,
         "parties": [_party(party, template, view.images.get(template.app_image)) for party in template.parties],
     }
+    if request := template.bandwidth_request or view.job.spec.bandwidth_request:
+        spec["bandwidthRequest"] = request
     if template.schedule_config is not None:
         spec["scheduleConfig"] = msgspec.to_builtins(template.schedule_config)
     return {
@@ -60,11 +62,17 @@ def task_of(view: JobView, template: TaskTemplate) -> Object:
                 labels.KUSCIA_TASK_ALIAS: template.alias,
                 **_host_task(view, template),
                 **({labels.COTERIE_FLOW: view.job.spec.flow_id} if view.job.spec.flow_id else {}),
+                **_attempt(view, template),
                 labels.KUSCIA_SELF_AS_PARTICIPANT: "true" if takes_part else "false",
             },
         },
         "spec": spec,
     }
+
+
+def _attempt(view: JobView, template: TaskTemplate) -> dict[str, str]:
+    failed = (view.job.status.task_attempts or {}).get(template.task_id, ())
+    return {labels.COTERIE_ATTEMPT: str(len(failed) + 1)} if failed else {}
 
 
 def _host_task(view: JobView, template: TaskTemplate) -> dict[str, str]:

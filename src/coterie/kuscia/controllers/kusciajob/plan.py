@@ -15,6 +15,8 @@
                       a task cannot be created, and that lasts                         Failed
                       a task that must succeed cannot any more, and (BestEffort only)
                       nothing else can run                                             Failed
+                      (a task that failed and may be retried is deleted and created again when that is due; the
+                      initiator decides and records it in `taskAttempts`, partners wait for its word)
     any but the ends  command Stop / Cancel                                            Failed / Cancelled
     Running           command Suspend                                                  Suspended
     Failed, Suspended command Restart; also while Running, where unfinished tasks
@@ -26,8 +28,8 @@ they come to the same end; commands and approvals of the others reach us as fiel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from dataclasses import replace as _replace
 
 from msgspec.structs import replace
@@ -35,10 +37,19 @@ from msgspec.structs import replace
 from coterie.kube.api.meta import Condition, Object, find_condition, set_condition
 from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth_capacity import DomainBandwidth
 from coterie.kuscia.api.domain_ownership import is_own
-from coterie.kuscia.api.jobs.conditions import ADMITTED, RESTARTED, STAGE_HANDLED, VALIDATE_FAILED, VALIDATED
+from coterie.kuscia.api.jobs.conditions import (
+    ADMITTED,
+    RESTARTED,
+    STAGE_HANDLED,
+    VALIDATE_FAILED,
+    VALIDATED,
+    WAITING,
+)
 from coterie.kuscia.api.jobs.graph import JobProgress, progress
 from coterie.kuscia.api.jobs.phases import JOB_FINAL, TASK_ENDED
+from coterie.kuscia.api.jobs.retries import failed_attempt, most_retries
 from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, Verdict
 from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, Domain
 from coterie.kuscia.api.types.job import (
@@ -52,9 +63,11 @@ from coterie.kuscia.api.types.job import (
     KusciaJobStatus,
     KusciaTask,
     PartyTaskStatus,
+    TaskAttempt,
     TaskPhase,
     TaskTemplate,
 )
+from coterie.kuscia.api.waiting import Waiting, WaitReason, shown_reason, with_waiting
 from coterie.kuscia.controllers.kusciajob.validate import Faults, faults
 
 MISSING_OBJECTS_GRACE = 3.0
@@ -86,6 +99,8 @@ class JobView:
     age: float
     """Seconds since we first saw the job."""
     now: str
+    bandwidth: Mapping[str, DomainBandwidth] = field(default_factory=dict)
+    """Of our domains; only told of a new job."""
     admission: AdmissionDecision = ALLOWED
     """What the policy says to a job that a partner began, and that waits for approval."""
     shows: bool = True
@@ -174,10 +189,12 @@ class Plan:
     start_again: bool = False
     """Every party restarted: the command becomes Start."""
     after: float | None = None
+    waiting: Waiting | None = None
+    """Written into message and conditions of the status by `plan`."""
 
     @property
     def only_status(self) -> bool:
-        return self == Plan(self.status)
+        return _replace(self, waiting=None) == Plan(self.status)
 
 
 def plan(view: JobView) -> Plan:
@@ -190,6 +207,13 @@ def plan(view: JobView) -> Plan:
         status = replace(status, phase=JobPhase.INITIALIZED)
         view = _replace(view, job=replace(view.job, status=status))
     made = _HANDLERS[JobPhase(status.phase)](view)
+    conditions, sentence = with_waiting(made.status.conditions, made.waiting, view.now)
+    status = replace(made.status, conditions=conditions)
+    if made.waiting is not None:
+        status = replace(status, message=sentence)
+    ended = status.phase in JOB_FINAL or status.phase == JobPhase.FAILED
+    status = replace(status, reason=shown_reason(status.reason, made.waiting, ended=ended))
+    made = _replace(made, status=status)
     return _replace(made, status=_with_tasks(view, made))
 
 
@@ -206,9 +230,18 @@ def plan_until_settled(view: JobView) -> Plan:
 
 
 def only_informs(before: KusciaJobStatus, after: KusciaJobStatus) -> bool:
-    """Whether nobody acts on the change: how far each task is stands in the task itself."""
+    """Whether nobody acts on the change: how far each task is, and what it waits for, stands in the task itself."""
+    if after == before:
+        return False
     kept = replace(after, task_status=before.task_status, last_reconcile_time=before.last_reconcile_time)
-    return after != before and kept == before
+    if before.phase == after.phase == JobPhase.RUNNING:
+        kept = replace(kept, message=before.message, conditions=_without_waiting(after))
+        before = replace(before, conditions=_without_waiting(before))
+    return kept == before
+
+
+def _without_waiting(status: KusciaJobStatus) -> tuple[Condition, ...] | None:
+    return tuple(each for each in status.conditions or () if each.type != WAITING) or None
 
 
 def _with_tasks(view: JobView, made: Plan) -> KusciaJobStatus:
@@ -228,11 +261,17 @@ def _with_tasks(view: JobView, made: Plan) -> KusciaJobStatus:
 
 def _initialized(view: JobView) -> Plan:
     status = view.job.status
-    found = faults(view.job, view.domains, view.images)
+    found = faults(view.job, view.domains, view.images, view.bandwidth)
     # A grant may be given a moment after the job was begun, like everything else that the job names.
     found = Faults(found.wrong, (*found.missing, *view.ungranted))
     if not found.wrong and found.missing and view.age < MISSING_OBJECTS_GRACE:
-        return Plan(replace(status, message=f"Waiting: {found.sentence}"), after=MISSING_OBJECTS_GRACE - view.age)
+        waiting = Waiting(
+            WaitReason.MISSING_OBJECTS,
+            "this control plane",
+            f"objects that the job names: {found.sentence}",
+            "Run `coterie domain ls` and `coterie engine ls`; the job fails soon if they stay missing",
+        )
+        return Plan(status, after=MISSING_OBJECTS_GRACE - view.age, waiting=waiting)
     if found.wrong or found.missing:
         sentence = f"Validate job failed, {found.sentence}"
         return Plan(
@@ -348,9 +387,21 @@ def _awaiting_approval(view: JobView) -> Plan:
         )
     waiting = [party for party in others if approvals.get(party) != ACCEPTED]
     if waiting:
-        words = f"Waiting for the approval of {', '.join(waiting)}{_explanations(status, waiting, ': ')}"
-        return Plan(replace(status, message=words), after=view.admission.recheck_after)
+        asked = Waiting(
+            WaitReason.APPROVAL,
+            ", ".join(waiting),
+            f"the approval of {', '.join(waiting)}{_explanations(status, waiting, ': ')}",
+            _approval_step(view, waiting),
+        )
+        return Plan(status, after=view.admission.recheck_after, waiting=asked)
     return Plan(replace(status, phase=JobPhase.PENDING, message=""))
+
+
+def _approval_step(view: JobView, waiting: Sequence[str]) -> str:
+    name = view.job.metadata.name
+    if any(view.ours(party) for party in waiting):
+        return f"Run `coterie job approve {name}`, or with --reject"
+    return f"Ask {', '.join(waiting)} to run `coterie job approve {name}`"
 
 
 def _answered(view: JobView, status: KusciaJobStatus) -> KusciaJobStatus:
@@ -397,7 +448,13 @@ def _pending(view: JobView) -> Plan:
     stages = status.stage_status or {}
     waiting = [party for party in view.parties if stages.get(party) not in _CREATED]
     if waiting:
-        return Plan(replace(status, message=f"Waiting for {', '.join(waiting)} to create the job"))
+        missing = Waiting(
+            WaitReason.PARTNER,
+            ", ".join(waiting),
+            f"{', '.join(waiting)} to create the job",
+            "Run `coterie route ls`: the partner must reach this control plane",
+        )
+        return Plan(status, waiting=missing)
     return Plan(replace(status, phase=JobPhase.RUNNING, message=""))
 
 
@@ -410,12 +467,21 @@ def _running(view: JobView) -> Plan:
     if restarting:
         waiting = [party for party in view.parties if stages.get(party) not in _RESTARTED]
         if waiting:
-            return Plan(replace(status, message=f"Waiting for {', '.join(waiting)} to restart"))
+            missing = Waiting(
+                WaitReason.PARTNER,
+                ", ".join(waiting),
+                f"{', '.join(waiting)} to restart",
+                "Run `coterie route ls`: the partner must reach this control plane",
+            )
+            return Plan(status, waiting=missing)
         if view.initiates:
             return Plan(status, start_again=True)
     if view.unnamed and view.initiates:
         return Plan(status, name_tasks=view.unnamed)
-    at = progress(view.job.spec.tasks, view.phases)
+    again = _retries(view, status)
+    if again.recorded:
+        return Plan(replace(status, task_attempts=again.attempts))  # its own event brings us back to begin them
+    at = progress(view.job.spec.tasks, {**view.phases, **dict.fromkeys(again.waiting, "")})
     taken = [task for task in at.ready if task.task_id in view.foreign_tasks]
     if taken:
         names = ", ".join(f"{task.alias} ({task.task_id})" for task in taken)
@@ -428,7 +494,90 @@ def _running(view: JobView) -> Plan:
     room = max(1, view.job.spec.max_parallelism) - len(at.active)
     # A participant learns the ids from the initiator, who also says when.
     nameable = [task for task in at.ready if task.task_id]
-    return Plan(replace(status, message=""), create=tuple(nameable[: max(0, room)]))
+    return Plan(
+        replace(status, message=""),
+        create=tuple(nameable[: max(0, room)]),
+        delete=again.due,
+        after=again.after,
+        waiting=_running_waiting(view, again, at, has_room=bool(nameable[: max(0, room)])),
+    )
+
+
+def _running_waiting(view: JobView, again: _Retries, at: JobProgress, *, has_room: bool) -> Waiting | None:
+    """What a job that runs waits for: a retry, what one of its tasks waits for, or the initiator."""
+    name, initiator = view.job.metadata.name, view.job.spec.initiator
+    aliases = {task.alias: task for task in view.job.spec.tasks}
+    for alias in again.waiting:
+        attempts = again.attempts.get(aliases[alias].task_id, ())
+        last = attempts[-1] if attempts else None
+        if last is None or not last.retry_time:
+            what = f"{initiator} to begin task {alias} again, which failed, or to end the job"
+            return Waiting(WaitReason.INITIATOR, initiator, what, f"Ask {initiator}, or run `coterie job stop {name}`")
+        what = f"attempt {last.attempt + 1} of task {alias} at {last.retry_time}; attempt {last.attempt} failed"
+        detail = f": {last.message or last.reason}" if last.message or last.reason else ""
+        return Waiting(WaitReason.RETRY, initiator, f"{what}{detail}", f"Run `coterie job stop {name}` to end it")
+    for template in at.active:
+        task = view.task_of(template)
+        found = find_condition(task.status.conditions, WAITING) if task is not None else None
+        if task is None or found is None or found.reason not in tuple(WaitReason):
+            continue
+        sentence = task.status.message.removeprefix("Waiting for ")
+        what, _, step = sentence.partition(f" (since {found.last_transition_time}). ")
+        return Waiting(
+            WaitReason(found.reason),
+            found.message,
+            f"task {template.alias}: {what}",
+            step.rstrip(".") or f"Run `coterie job show {name}`",
+            found.last_transition_time or "",
+        )
+    if not at.active and not has_room and at.ready and not view.initiates:
+        aliases_ready = ", ".join(task.alias for task in at.ready)
+        what = f"{initiator} to begin task {aliases_ready}"
+        return Waiting(WaitReason.INITIATOR, initiator, what, f"Run `coterie route ls`, or ask {initiator}")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Retries:
+    """What becomes of tasks that failed and may be begun again."""
+
+    attempts: dict[str, tuple[TaskAttempt, ...]]
+    recorded: bool = False
+    """A failure was added to the attempts."""
+    waiting: tuple[str, ...] = ()
+    """Aliases of tasks that will be begun again, or may be: at a partner the initiator decides that."""
+    due: tuple[KusciaTask, ...] = ()
+    """Those that are begun again now: they are deleted, and created like any task that is ready."""
+    after: float | None = None
+
+
+def _retries(view: JobView, status: KusciaJobStatus) -> _Retries:
+    attempts = dict(status.task_attempts or {})
+    now = parse_time(view.now)
+    recorded = False
+    waiting: list[str] = []
+    due: list[KusciaTask] = []
+    pauses: list[float] = []
+    for template in view.job.spec.tasks:
+        task, config = view.task_of(template), template.schedule_config
+        if task is None or task.metadata.deleting or task.status.phase != TaskPhase.FAILED or not most_retries(config):
+            continue
+        known = attempts.get(template.task_id, ())
+        last = known[-1] if known else None
+        if view.initiates and now is not None and (last is None or last.task_uid != task.metadata.uid):
+            last = failed_attempt(task, config, known, now)
+            attempts[template.task_id] = (*known, last)
+            recorded = True
+        if last is not None and last.retry_time is None:
+            continue
+        waiting.append(template.alias)
+        begins = parse_time(last.retry_time) if last is not None else None
+        if not view.initiates or begins is None or now is None:
+            continue
+        left = (begins - now).total_seconds()
+        due += [task] if left <= 0 else []
+        pauses += [left] if left > 0 else []
+    return _Retries(attempts, recorded, tuple(waiting), tuple(due), min(pauses) if pauses else None)
 
 
 def task_refused(
@@ -443,7 +592,15 @@ def task_refused(
     if lasting or waited >= CREATE_RETRY_SECONDS:
         words = message if lasting else f"waited {CREATE_RETRY_SECONDS:g} seconds in vain: {message}"
         return replace(status, phase=JobPhase.FAILED, reason=CREATE_TASK_FAILED, message=words), None
-    return replace(status, message=f"Waiting: {message}"), min(REFUSED_RETRY, CREATE_RETRY_SECONDS - waited)
+    waiting = Waiting(
+        WaitReason.QUOTA,
+        "this control plane",
+        f"a task to be accepted: {message}",
+        "Free what is used up, or raise the quota; `coterie get resourcequota -A` shows them",
+    )
+    conditions, sentence = with_waiting(status.conditions, waiting, view.now)
+    status = replace(status, conditions=conditions, message=sentence)
+    return status, min(REFUSED_RETRY, CREATE_RETRY_SECONDS - waited)
 
 
 def tasks_taken(view: JobView, status: KusciaJobStatus) -> KusciaJobStatus:
@@ -467,7 +624,15 @@ def _failed(view: JobView) -> Plan:
 
 def _suspended(view: JobView) -> Plan:
     ordered = _carry_out(view)
-    return ordered if ordered is not None else Plan(view.job.status, stop=view.unfinished)
+    if ordered is not None:
+        return ordered
+    waiting = Waiting(
+        WaitReason.RESTART,
+        view.trigger,
+        f"a restart; {view.trigger} suspended the job",
+        f"Run `coterie job restart {view.job.metadata.name}`",
+    )
+    return Plan(view.job.status, stop=view.unfinished, waiting=waiting)
 
 
 def _ended(view: JobView) -> Plan:
@@ -540,6 +705,7 @@ def _restart(view: JobView) -> Plan:
         reason="",
         message=f"This job is restarted by {view.trigger}",
         completion_time=None,
+        task_attempts=None,
     )
     return Plan(begun, delete=unsuccessful)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from coterie.kuscia.api.bandwidth_capacity import DomainBandwidth, unmet_requests
 from coterie.kuscia.api.jobs.references import reference_problems
 from coterie.kuscia.api.jobs.validation import job_problems
 from coterie.kuscia.api.types.domain import Domain
@@ -29,8 +30,14 @@ class Faults:
         return "; ".join(found[:_SHOWN]) + more
 
 
-def faults(job: KusciaJob, domains: Mapping[str, Domain], images: Mapping[str, AppImage]) -> Faults:
-    """`domains`, `images`: those that exist here."""
+def faults(
+    job: KusciaJob,
+    domains: Mapping[str, Domain],
+    images: Mapping[str, AppImage],
+    bandwidth: Mapping[str, DomainBandwidth] | None = None,
+) -> Faults:
+    """`domains`, `images`: those that exist here. `bandwidth`: what our domains have of it."""
     references = reference_problems(job.spec, domains, images)
-    wrong = (*job_problems(job.metadata.name, job.spec), *references.wrong)
+    unmet = unmet_requests(job.spec, bandwidth or {}, images)
+    wrong = (*job_problems(job.metadata.name, job.spec), *references.wrong, *unmet)
     return Faults(tuple(map(str, wrong)), tuple(map(str, references.missing)))

@@ -8,8 +8,11 @@ the finalizer off) are removed when they are seen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace as _replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,13 +23,16 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.ids import uid4
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
-from coterie.kube.api.meta import ApiObject, Object, ObjectKey, is_true
+from coterie.kube.api.labels import COTERIE_IDLE
+from coterie.kube.api.meta import ApiObject, Object, ObjectKey, find_condition, is_true
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.retries import Outlook, outlook, public_reason, status_message
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.merge import changes
 from coterie.kube.api.types.network import SERVICES
-from coterie.kube.api.types.pods import PODS, Pod
+from coterie.kube.api.types.nodes import NODES
+from coterie.kube.api.types.pods import PODS, Pod, ResourceRequirements
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
@@ -38,13 +44,22 @@ from coterie.kube.control.expectations import Expectations
 from coterie.kube.control.finalizers import add_finalizer, remove_finalizer
 from coterie.kube.control.preconditions import preconditions
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth import MBIT, parse_bits
+from coterie.kuscia.api.bandwidth_capacity import domain_bandwidth, never_met, requested_mbit
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.engine_template import EngineTemplateError
-from coterie.kuscia.api.jobs.conditions import RESOURCE_CREATED
+from coterie.kuscia.api.jobs.conditions import RESOURCE_CREATED, STALLED, WAITING
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
+from coterie.kuscia.api.jobs.retries import TASK_STALLED
 from coterie.kuscia.api.partner_policy import Usage, usage_of
 from coterie.kuscia.api.reserving import task_resource
-from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute
+from coterie.kuscia.api.types.domain import (
+    CLUSTER_DOMAIN_ROUTES,
+    DOMAIN_ROUTES,
+    DOMAINS,
+    GATEWAYS,
+    ClusterDomainRoute,
+)
 from coterie.kuscia.api.types.job import (
     APP_IMAGES,
     CROSS_DOMAIN,
@@ -61,8 +76,12 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.api.types.partner_policy import PartnerPolicy
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
+from coterie.kuscia.control.job_metrics import JobMetrics
+from coterie.kuscia.control.log_facts import facts_of_task
 from coterie.kuscia.control.partner_quotas import PartnerQuotas, QuotaRefusal
 from coterie.kuscia.control.port_pool import PortPool
+from coterie.kuscia.control.task_counters import TASK_COUNTERS
+from coterie.kuscia.controllers.kusciatask import plan as plans
 from coterie.kuscia.controllers.kusciatask import render
 from coterie.kuscia.controllers.kusciatask.party_workloads import (
     PartyWorkload,
@@ -70,7 +89,7 @@ from coterie.kuscia.controllers.kusciatask.party_workloads import (
     numbers_of,
     party_workloads,
 )
-from coterie.kuscia.controllers.kusciatask.plan import Refusal, TaskView, only_informs, plan, refused
+from coterie.kuscia.controllers.kusciatask.plan import LinkActivity, Refusal, TaskView, only_informs, plan, refused
 
 T = TypeVar("T")
 A = TypeVar("A", bound=ApiObject)
@@ -82,6 +101,10 @@ BY_STATE = "kusciatask/state"
 _WAITING, _RUNNING = "waiting", "running"
 _IN_THE_WAY = 0.5
 """Seconds after which a pod of an earlier task with the same name is looked for again."""
+_USAGE_LASTS = 60.0
+"""Seconds for which a gateway's measurement holds; they are written every 15 s at least."""
+_BUSY_BITS = 8192
+"""Bits per second of one task at one domain, above which its links are not silent."""
 _RETRY = Policy(first=0.05, factor=2.0, limit=30.0, jitter=0.1)
 """Shorter pauses than other controllers make: the time that a task may wait is checked at each attempt."""
 
@@ -96,6 +119,10 @@ class TaskObjectsRefused(Exception):
 
 class InTheWay(Exception):
     """An object of another task has the name that one of this task needs; it is on its way out."""
+
+
+def _resources_of(container: Object) -> ResourceRequirements | None:
+    return msgspec.convert(container.get("resources") or {}, ResourceRequirements)
 
 
 def by_task(pod: Pod) -> tuple[str, ...]:
@@ -128,9 +155,13 @@ class KusciaTaskReconciler:
         ports: PortPool,
         quotas: PartnerQuotas,
         events: EventRecorder | None,
+        stall_seconds: int = 0,
         clock: Clock,
+        metrics: JobMetrics | None = None,
     ) -> None:
+        self._stall_seconds = stall_seconds
         self._client = client
+        self._metrics = metrics or JobMetrics()
         self._quotas = quotas
         self._events = events
         self._clock = clock
@@ -139,7 +170,12 @@ class KusciaTaskReconciler:
         self.groups = informers.get(TASK_RESOURCE_GROUPS)
         self.routes = informers.get(CLUSTER_DOMAIN_ROUTES)
         self.domains = informers.get(DOMAINS)
+        self.gateways = informers.get(GATEWAYS)
         self.images = informers.get(APP_IMAGES)
+        self.nodes = informers.get(NODES)
+        self.domain_routes = informers.get(DOMAIN_ROUTES)
+        self._limits: dict[str, tuple[render.LimitOf, ...]] = {}
+        """By uid, of tasks whose spec was changed: the limits that their Services were last given."""
         self.tasks.cache.add_index(BY_STATE, by_state)
         self.pods.cache.add_index(BY_TASK, by_task)
         self.pods.cache.add_index(BY_NAME, by_name)
@@ -152,6 +188,9 @@ class KusciaTaskReconciler:
         """By uid, of tasks whose status does not say yet that everything was made."""
         self._later: Deferred[str] = Deferred(clock)
         self._usable: dict[str, bool] = {}
+        self._began = clock.now()
+        self._links_busy: dict[tuple[str, str], datetime] = {}
+        """By task and domain: when links were last seen busy while the engines were idle."""
         self._log = logger("controllers.kusciatask")
 
     async def reconcile(self, key: ObjectKey) -> Result:
@@ -162,6 +201,8 @@ class KusciaTaskReconciler:
             return await self._remove(task)
         unschedulable = (task.metadata.labels or {}).get(labels.KUSCIA_TASK_UNSCHEDULABLE) == "true"
         if unschedulable and task.status.phase != TaskPhase.FAILED:
+            if task.status.phase != TaskPhase.SUCCEEDED:
+                await self._write(task, plans.unschedulable(task, rfc3339(self._clock.now())))
             return DONE
         if not task.metadata.has_finalizer(labels.FINALIZER_TASK):
             await add_finalizer(self._client, KUSCIA_TASKS, key.name, key.namespace, labels.FINALIZER_TASK)
@@ -183,7 +224,8 @@ class KusciaTaskReconciler:
             except InTheWay as reason:
                 self._trouble[task.metadata.uid] = f"an earlier task still has {reason}"
                 self._log.info("Waiting for an earlier object to go", task=key.name, why=str(reason))
-                return Result(after=_IN_THE_WAY)
+                wanted = _replace(plans.earlier_object(view, str(reason)), after=_IN_THE_WAY)
+                status = wanted.status
             except TaskObjectsRefused as problem:
                 self._log.warning("Objects of the task were refused", task=key.name, why=str(problem))
                 wanted = refused(view, status, problem.refusals)
@@ -193,6 +235,7 @@ class KusciaTaskReconciler:
                 raise
             else:
                 self._made[task.metadata.uid] = status
+        await self._follow_limits(view)
         if wanted.clean:
             await self._clean(view)
         if only_informs(task.status, status):
@@ -247,7 +290,54 @@ class KusciaTaskReconciler:
             now=self._clock.now(),
             trouble=self._trouble.get(task.metadata.uid, ""),
             over_quota=self._claim(task, own),
+            unmet=self._unmet(task, own),
+            link_activity=self._link_activity(task, own, pods.values()),
+            default_stall_seconds=self._stall_seconds,
         )
+
+    def _link_activity(
+        self, task: KusciaTask, own: Sequence[PartyWorkload], pods: Iterable[Pod]
+    ) -> dict[str, LinkActivity]:
+        """By domain, from what the gateways measure; only looked for while an engine is idle. Gateways write rates, so the
+        last time is that of our last look at which they carried something, or our own start."""
+        if not any(is_true(pod.status.conditions, COTERIE_IDLE) for pod in pods):
+            return {}
+        now = self._clock.now()
+        out: dict[str, LinkActivity] = {}
+        for domain in {party.domain for party in own}:
+            rows = [
+                row
+                for gateway in self.gateways.cache.list(domain)
+                for row in (gateway.status.usage or () if gateway.status is not None else ())
+                if row.task == task.metadata.name
+                and (at := parse_time(row.at)) is not None
+                and (now - at).total_seconds() < _USAGE_LASTS
+            ]
+            if not rows:
+                continue
+            busy = sum(row.sent_bits_per_second + row.received_bits_per_second for row in rows) > _BUSY_BITS
+            key = (task.metadata.uid, domain)
+            if busy:
+                self._links_busy[key] = now
+            last = self._links_busy.get(key, self._began)
+            out[domain] = LinkActivity(rfc3339(last), busy)
+        return out
+
+    def _unmet(self, task: KusciaTask, own: Sequence[PartyWorkload]) -> str:
+        """Why the bandwidth that a new task requests can never be had."""
+        if is_true(task.status.conditions, RESOURCE_CREATED) or task.status.phase in TASK_ENDED:
+            return ""
+        everyone = {party.domain_id for party in task.spec.parties}
+        request = parse_bits(task.spec.bandwidth_request) if task.spec.bandwidth_request else 0
+        for party in own:
+            pod_bits = sum(requested_mbit(each) for each in map(_resources_of, party.containers)) * MBIT
+            links = request or pod_bits * len(party.pods)
+            if not links:
+                continue
+            has = domain_bandwidth(party.domain, self.nodes.cache.list(), self.domain_routes.cache.list(party.domain))
+            if why := never_met(party.domain, has, pod_bits, links, everyone - {party.domain}):
+                return why
+        return ""
 
     def _claim(self, task: KusciaTask, own: Sequence[PartyWorkload]) -> QuotaRefusal | None:
         """A place in the quota of the partner that began the task, from before its objects are made until it ended."""
@@ -380,7 +470,7 @@ class KusciaTaskReconciler:
     ) -> dict[str, ServiceOfTask]:
         task = view.task
         runtime_class = self._quotas.runtime_class_of(task.spec.initiator)
-        body = render.pod(task, party, which, numbers, reservation, runtime_class)
+        body = render.pod(task, party, which, numbers, reservation, runtime_class, int(view.stall_seconds))
         with _refusing(party.domain, party.role, PODS, body):
             pod = await self._ensure_pod(task, body)
         owner = reference(PODS, pod.metadata)
@@ -446,6 +536,38 @@ class KusciaTaskReconciler:
                 await self._delete(kind, name, namespace, found.metadata.uid)
             raise InTheWay(what) from None
 
+    async def _follow_limits(self, view: TaskView) -> None:
+        """Gives the Services of a running task the limits that its spec has now. Gateways follow the Services."""
+        task = view.task
+        uid = task.metadata.uid
+        if task.metadata.generation <= 1 or task.status.phase in TASK_ENDED:
+            self._limits.pop(uid, None)
+            return
+        if not is_true(task.status.conditions, RESOURCE_CREATED):
+            return
+        wanted = render.limits_of(view.own)
+        if self._limits.get(uid) == wanted:
+            return
+        selector = f"{labels.KUSCIA_TASK_UID}={uid}"
+        for party in view.own:
+            annotations = render.limit_annotations(party.bandwidth)
+            mine = {name for which in party.pods for name in which.services.values()}
+            for service in (await self._client.list(SERVICES, party.domain, labels=selector)).items:
+                if service.metadata.name not in mine:
+                    continue
+                known = {
+                    key: value
+                    for key, value in (service.metadata.annotations or {}).items()
+                    if key.startswith(labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX)
+                }
+                if known == annotations:
+                    continue
+                patch = {"metadata": {"annotations": {**dict.fromkeys(known), **annotations}}}
+                with contextlib.suppress(NotFound):
+                    await self._client.patch(SERVICES, service.metadata.name, party.domain, patch)
+        self._limits[uid] = wanted
+        self._log.info("Bandwidth limits of the task changed", task=task.metadata.name, limits=len(wanted))
+
     # Ending.
 
     async def _clean(self, view: TaskView) -> None:
@@ -475,6 +597,7 @@ class KusciaTaskReconciler:
             return Result(after=_IN_THE_WAY)
         self._pool.release(task.metadata.uid)
         self._forget(task.metadata.uid)
+        self._limits.pop(task.metadata.uid, None)
         meta = task.metadata
         await remove_finalizer(
             self._client, KUSCIA_TASKS, meta.name, meta.namespace, labels.FINALIZER_TASK, uid=meta.uid
@@ -541,17 +664,42 @@ class KusciaTaskReconciler:
             raise
         if status.phase != task.status.phase:
             self._record_event(task, status)
+        elif status.phase not in TASK_ENDED:
+            self._record_waiting(task, status)
         return written
+
+    def _record_waiting(self, task: KusciaTask, status: KusciaTaskStatus) -> None:
+        """An event when the task begins to wait for something else, and when it stalls; not for each attempt."""
+        before = find_condition(task.status.conditions, WAITING)
+        now = find_condition(status.conditions, WAITING)
+        if is_true(status.conditions, STALLED) and not is_true(task.status.conditions, STALLED):
+            TASK_COUNTERS.stalls += 1
+            self._log.warning("Task is stalled", task=task.metadata.name, why=status.message)
+        if self._events is None or now is None or (before is not None and before.reason == now.reason):
+            return
+        resource = KUSCIA_TASKS.resource
+        about = reference_to(task, api_version=resource.api_version, kind=resource.kind)
+        if now.reason == STALLED:
+            self._events.warning(about, STALLED, status.message)
+        else:
+            self._events.normal(about, WAITING, status.message)
 
     def _record_event(self, task: KusciaTask, status: KusciaTaskStatus) -> None:
         first = status.message.partition("\n")[0]
+        TASK_COUNTERS.stall_failures += status.reason == TASK_STALLED
         self._log.info("Task phase changed", task=task.metadata.name, phase=status.phase, why=first)
+        self._metrics.tasks.ended(status.phase)
         # The status says how a task goes on; an event of its own is for what somebody should look at.
         if self._events is None or status.phase != TaskPhase.FAILED:
             return
         resource = KUSCIA_TASKS.resource
         about = reference_to(task, api_version=resource.api_version, kind=resource.kind)
         self._events.warning(about, status.reason or "Failed", first or "The task failed")
+
+    def phase_to_reconcile(self, key: ObjectKey) -> str | None:
+        """For metrics; None: the task is gone or ended, and there is little to do."""
+        task = self.tasks.cache.by_key(key)
+        return None if task is None or task.status.phase in TASK_ENDED else task.status.phase
 
     # Whom a change concerns.
 
@@ -565,6 +713,7 @@ class KusciaTaskReconciler:
             self._pool.release(uid)
             self._made.pop(uid, None)
             self._later.clear(uid)
+            self._links_busy = {key: at for key, at in self._links_busy.items() if key[0] != uid}
             over = True
         if not over or not self._quotas.knows(uid):
             return [task.key]
@@ -657,13 +806,24 @@ def make(
     ports: PortPool | None = None,
     quotas: PartnerQuotas | None = None,
     events: EventRecorder | None = None,
+    stall_seconds: int = 0,
+    metrics: JobMetrics | None = None,
     workers: int = 8,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
-    """`ports`, `quotas`: the control plane's; others that give out numbers, or start partners' work, must use the same."""
+    """`ports`, `quotas`: the control plane's; others that give out numbers, or start partners' work, must use the same.
+    `stall_seconds`: after how long without activity tasks are shown as Stalled that do not say it; 0: never."""
     quotas = quotas or PartnerQuotas(informers)
+    metrics = metrics or JobMetrics()
     reconciler = KusciaTaskReconciler(
-        client, informers, ports=ports or PortPool(), quotas=quotas, events=events, clock=clock
+        client,
+        informers,
+        ports=ports or PortPool(),
+        quotas=quotas,
+        events=events,
+        metrics=metrics,
+        stall_seconds=stall_seconds,
+        clock=clock,
     )
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.tasks, reconciler.keys_of_task),
@@ -673,4 +833,13 @@ def make(
         Watches(reconciler.images, reconciler.keys_of_image),
         Watches(quotas.policies, reconciler.keys_of_policy),
     ]
-    return Controller("kusciatask", reconciler.reconcile, watches, workers=workers, clock=clock, retry=_RETRY)
+    reconcile = metrics.tasks.timed(reconciler.reconcile, reconciler.phase_to_reconcile, clock)
+    return Controller(
+        "kusciatask",
+        reconcile,
+        watches,
+        workers=workers,
+        clock=clock,
+        retry=_RETRY,
+        log_facts=lambda key: facts_of_task(key.name, reconciler.tasks.cache.by_key(key)),
+    )

@@ -10,7 +10,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from coterie.kube.api.meta import Object
-from coterie.kuscia.api.engine_template import LOCAL, EnginePort, access_of, engine_of, service_name
+from coterie.kuscia.api.appimages import with_bandwidth
+from coterie.kuscia.api.bandwidth import BandwidthError
+from coterie.kuscia.api.engine_template import (
+    LOCAL,
+    EnginePort,
+    EngineTemplateError,
+    access_of,
+    engine_of,
+    service_name,
+)
 from coterie.kuscia.api.types.job import AppImage, BandwidthLimit, KusciaTask, PartyAllocatedPorts, TaskParty
 
 
@@ -65,6 +74,10 @@ def _party_workload(task: KusciaTask, party: TaskParty, images: Mapping[str, App
         overrides.replicas if overrides is not None else None,
     )
     everyone = [(each.domain_id, each.role) for each in task.spec.parties]
+    try:
+        containers = with_bandwidth(engine.containers, task.spec.bandwidth_request, engine.replicas)
+    except BandwidthError as problem:
+        raise EngineTemplateError(f"bandwidthRequest: {problem}") from problem
     return PartyWorkload(
         domain=party.domain_id,
         role=party.role,
@@ -73,7 +86,7 @@ def _party_workload(task: KusciaTask, party: TaskParty, images: Mapping[str, App
         image=engine.image,
         image_id=engine.image_id,
         image_sign=engine.image_sign,
-        containers=engine.containers,
+        containers=containers,
         restart_policy=str(engine.spec.get("restartPolicy") or "Never"),
         ports=engine.ports,
         pods=tuple(_pod(task, party.role, index, engine.ports) for index in range(engine.replicas)),

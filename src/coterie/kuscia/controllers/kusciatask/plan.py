@@ -18,7 +18,8 @@ The phases of parties and task follow the tables in `status.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from dataclasses import replace as _replace
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -27,8 +28,11 @@ from coterie.base.clock import rfc3339
 from coterie.kube.api.meta import Condition, ObjectKey, find_condition, is_true, set_condition
 from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.types.pods import Pod
-from coterie.kuscia.api.jobs.conditions import PORTS_ALLOCATED, RESOURCE_CREATED, RUNNING, SUCCESS
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth import INSUFFICIENT
+from coterie.kuscia.api.jobs.conditions import PORTS_ALLOCATED, RESOURCE_CREATED, RUNNING, STALLED, SUCCESS, WAITING
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
+from coterie.kuscia.api.jobs.retries import TASK_INVALID, TASK_STALLED
 from coterie.kuscia.api.types.job import (
     GroupPhase,
     KusciaTask,
@@ -37,13 +41,17 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskResourceGroup,
 )
+from coterie.kuscia.api.waiting import PLACING, RESOURCES_STEP, Waiting, WaitReason, shown_reason, with_waiting
 from coterie.kuscia.control.partner_quotas import QuotaRefusal
 from coterie.kuscia.controllers.kusciatask.party_workloads import PartyWorkload
 from coterie.kuscia.controllers.kusciatask.status import (
+    idle_since,
     members_wanted,
     outcome,
     party_status,
     pod_status,
+    pods_detail,
+    stalled_since,
     task_phase,
     why_failed,
 )
@@ -53,8 +61,18 @@ MISSING_ENGINE_GRACE = 3.0
 LIFE_SECONDS = 300
 CREATE_FAILED = "CreateResourceFailed"
 START = "the start"
+LINKS_RECHECK = 10.0
+"""Seconds after which the links of a task are looked at again whose engines are idle."""
 REFUSED_RETRY = 5.0
 """Seconds between attempts to create what was refused for a reason that may end, such as a quota."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkActivity:
+    last: str
+    """RFC 3339."""
+    busy: bool
+    """It goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +97,31 @@ class TaskView:
     now: datetime
     trouble: str = ""
     """Why the last attempt to create the task's objects failed; empty when it did not."""
+    unmet: str = ""
+    """Why the bandwidth that the task requests can never be had here."""
     over_quota: QuotaRefusal | None = None
     """Why a task that a partner began has no room in the partner's quota."""
+    link_activity: Mapping[str, LinkActivity] = field(default_factory=dict)
+    """By domain of ours, when the gateways last carried something of the task; where they measure it."""
+    default_stall_seconds: int = 0
+    """After how long without activity a task is shown as Stalled that does not say it; 0: never."""
 
     @property
     def at(self) -> str:
         return rfc3339(self.now)
+
+    @property
+    def job(self) -> str:
+        return (self.task.metadata.annotations or {}).get(labels.KUSCIA_JOB_ID, "")
+
+    @property
+    def alias(self) -> str:
+        return (self.task.metadata.annotations or {}).get(labels.KUSCIA_TASK_ALIAS, "") or self.task.metadata.name
+
+    @property
+    def stall_seconds(self) -> float:
+        chosen = self.task.spec.schedule_config
+        return float((chosen.stall_seconds if chosen is not None else None) or self.default_stall_seconds)
 
     @property
     def life(self) -> float:
@@ -124,9 +161,22 @@ class Plan:
     """Pods and the rest are made, then the status is written."""
     clean: bool = False
     after: float | None = None
+    waiting: Waiting | None = None
+    """Written into message and conditions of the status by `plan`."""
 
 
 def plan(view: TaskView) -> Plan:
+    return _with_sentence(view, _plan(view))
+
+
+def _with_sentence(view: TaskView, made: Plan) -> Plan:
+    conditions, sentence = with_waiting(made.status.conditions, made.waiting, view.at)
+    reason = shown_reason(made.status.reason, made.waiting, ended=made.status.phase in TASK_ENDED)
+    status = replace(made.status, conditions=conditions, reason=reason)
+    return _replace(made, status=replace(status, message=sentence) if made.waiting is not None else status)
+
+
+def _plan(view: TaskView) -> Plan:
     status = view.task.status
     if status.phase in TASK_ENDED:
         return _ended(view)
@@ -136,8 +186,19 @@ def plan(view: TaskView) -> Plan:
         )
     if view.fault:
         if view.age < MISSING_ENGINE_GRACE:
-            return Plan(replace(status, message=f"Waiting: {view.fault}"), after=MISSING_ENGINE_GRACE - view.age)
-        return Plan(_failed(view, status, "TaskInvalid", view.fault))
+            return Plan(
+                status,
+                after=MISSING_ENGINE_GRACE - view.age,
+                waiting=Waiting(
+                    WaitReason.MISSING_OBJECTS,
+                    "this control plane",
+                    f"an object that the task names: {view.fault}",
+                    "Run `coterie engine ls`; the task fails soon if it stays missing",
+                ),
+            )
+        return Plan(_failed(view, status, TASK_INVALID, view.fault))
+    if view.unmet and not is_true(status.conditions, RESOURCE_CREATED):
+        return Plan(_failed(view, status, INSUFFICIENT, view.unmet))
     if view.own and not is_true(status.conditions, PORTS_ALLOCATED):
         return Plan(_with_condition(view, replace(status, message=""), PORTS_ALLOCATED, "True"), allot=True)
     if not is_true(status.conditions, RESOURCE_CREATED):
@@ -152,6 +213,7 @@ def only_informs(before: KusciaTaskStatus, after: KusciaTaskStatus) -> bool:
         pod_statuses=before.pod_statuses,
         service_statuses=before.service_statuses,
         conditions=before.conditions,
+        message=before.message if before.phase == after.phase else after.message,
         last_reconcile_time=before.last_reconcile_time,
     )
     return after != before and kept == before
@@ -182,8 +244,9 @@ def _making(view: TaskView, status: KusciaTaskStatus) -> Plan:
         if view.life_left <= 0:
             return Plan(_failed(view, status, "RouteNotReady", f"{expired}: {words}"))
         return Plan(
-            _with_condition(view, replace(status, message=f"Waiting: {words}"), RESOURCE_CREATED, "False", words),
+            _with_condition(view, status, RESOURCE_CREATED, "False", words),
             after=view.life_left,
+            waiting=_routes_waiting(view),
         )
     if view.over_quota is not None:
         why = view.over_quota
@@ -223,8 +286,52 @@ def refused(view: TaskView, status: KusciaTaskStatus, refusals: Sequence[Refusal
         waited = "" if lasting else f"waited {view.life:g} seconds in vain: "
         status = _with_condition(view, status, RESOURCE_CREATED, "False", CREATE_FAILED)
         return Plan(_failed(view, status, CREATE_FAILED, f"{waited}{words}"))
-    status = _with_condition(view, replace(status, message=f"Waiting: {words}"), RESOURCE_CREATED, "False", words)
-    return Plan(status, after=min(REFUSED_RETRY, view.life_left))
+    status = _with_condition(view, status, RESOURCE_CREATED, "False", words)
+    domains = ", ".join(dict.fromkeys(each.domain for each in counted if each.domain)) or "this control plane"
+    quota = all(each.what == START for each in counted)
+    waiting = Waiting(
+        WaitReason.QUOTA if quota else WaitReason.OBJECTS_REFUSED,
+        domains,
+        f"{domains} to accept objects of the task: {words}",
+        f"Free what is used up, or raise the quota: `coterie policy ls`, `coterie get resourcequota -n {domains}`",
+    )
+    return _with_sentence(view, Plan(status, after=min(REFUSED_RETRY, view.life_left), waiting=waiting))
+
+
+def earlier_object(view: TaskView, what: str) -> Plan:
+    """An object of an earlier task has a name that this one needs, and is on its way out."""
+    waiting = Waiting(
+        WaitReason.EARLIER_OBJECTS,
+        "this control plane",
+        f"{what} of an earlier attempt to be removed",
+        f"If that lasts, run `coterie describe pod -n {view.own[0].domain}`"
+        if view.own
+        else "It is removed without you",
+    )
+    return _with_sentence(view, Plan(view.task.status, waiting=waiting))
+
+
+def unschedulable(task: KusciaTask, at: str) -> KusciaTaskStatus:
+    """Somebody set the label that keeps a task from being scheduled."""
+    waiting = Waiting(
+        WaitReason.OBJECTS_REFUSED,
+        "whoever set it",
+        f"the label {labels.KUSCIA_TASK_UNSCHEDULABLE} to be removed",
+        f"Run `coterie kubectl label kusciatask {task.metadata.name} -n {task.metadata.namespace} "
+        f"{labels.KUSCIA_TASK_UNSCHEDULABLE}-`",
+    )
+    conditions, sentence = with_waiting(task.status.conditions, waiting, at)
+    return replace(task.status, conditions=conditions, message=sentence)
+
+
+def _routes_waiting(view: TaskView) -> Waiting:
+    who = ", ".join(dict.fromkeys(party.domain_id for party in view.task.spec.parties))
+    return Waiting(
+        WaitReason.ROUTES,
+        who,
+        f"routes between the parties: {'; '.join(view.routes)}",
+        "Run `coterie route ls` at both ends of the route",
+    )
 
 
 def _refused_party(party: PartyTaskStatus, refusals: Sequence[Refusal]) -> PartyTaskStatus:
@@ -238,6 +345,7 @@ def _from_pods(view: TaskView, status: KusciaTaskStatus) -> Plan:
     pod_statuses = dict(status.pod_statuses or {})
     parties = {(party.domain_id, party.role): party for party in _parties(view, status)}
     looks: list[float] = []
+    details: dict[tuple[str, str], str] = {}
     for party in view.own:
         for which in party.pods:
             pod = view.pods.get(ObjectKey(party.domain, which.name))
@@ -246,7 +354,15 @@ def _from_pods(view: TaskView, status: KusciaTaskStatus) -> Plan:
             look = outcome(pod, view.now).recheck_after
             looks += [look] if look is not None else []
         mine = {which.name: pod_statuses[f"{party.domain}/{which.name}"] for which in party.pods}
-        parties[party.domain, party.role] = party_status(party, mine, parties[party.domain, party.role])
+        known = party_status(party, mine, parties[party.domain, party.role])
+        idle = idle_since(pod for which in party.pods if (pod := view.pods.get(ObjectKey(party.domain, which.name))))
+        if idle is not None and (links := view.link_activity.get(party.domain)) is not None:
+            looks += [LINKS_RECHECK] if links.busy else []
+            idle = None if links.busy else max(idle, links.last)
+        known = replace(known, idle_since=idle if known.phase == TaskPhase.RUNNING else None)
+        parties[party.domain, party.role] = known
+        if known.phase == TaskPhase.PENDING:
+            details[party.domain, party.role] = pods_detail(party, mine)
     status = replace(status, pod_statuses=pod_statuses or None, party_task_status=tuple(parties.values()))
     phase = task_phase(tuple(parties.values()), members_wanted(view.task))
     if phase is TaskPhase.FAILED:
@@ -266,10 +382,71 @@ def _from_pods(view: TaskView, status: KusciaTaskStatus) -> Plan:
     if left is not None and left <= 0:
         limit = view.task.spec.schedule_config and view.task.spec.schedule_config.active_deadline_seconds
         return Plan(_failed(view, status, "DeadlineExceeded", f"the task ran longer than its limit of {limit} seconds"))
-    # While it runs only the way to the partners is worth a word: engines hang on it without saying so.
-    waiting = "; ".join(view.routes) if phase is TaskPhase.RUNNING else _waiting_message(tuple(parties.values()))
     looks += [left] if left is not None else []
-    return Plan(replace(status, message=waiting), after=min(looks) if looks else None)
+    status, stalled, look = _stalled(view, status)
+    looks += [look] if look is not None else []
+    chosen = view.task.spec.schedule_config
+    if stalled is not None and view.initiates and chosen is not None and chosen.stall_seconds:
+        seconds = f"stallSeconds is {chosen.stall_seconds}"
+        return Plan(_failed(view, status, TASK_STALLED, f"no engine did anything since {stalled.since}; {seconds}"))
+    # While it runs, the way to the partners is worth a word: engines hang on it without saying so.
+    waiting = _pending_waiting(view, tuple(parties.values()), details)
+    if waiting is not None and _lacks_bandwidth(view):
+        step = "Run `coterie bandwidth`, and lower the limits of other tasks or wait"
+        waiting = _replace(waiting, reason=WaitReason.BANDWIDTH, next_step=step)
+    if waiting is None and view.routes:
+        waiting = _routes_waiting(view)
+    return Plan(replace(status, message=""), after=min(looks) if looks else None, waiting=waiting or stalled)
+
+
+def _lacks_bandwidth(view: TaskView) -> bool:
+    scheduled = (find_condition(pod.status.conditions, "PodScheduled") for pod in view.pods.values())
+    return any(each is not None and (each.status, each.reason) == ("False", INSUFFICIENT) for each in scheduled)
+
+
+def _stalled(view: TaskView, status: KusciaTaskStatus) -> tuple[KusciaTaskStatus, Waiting | None, float | None]:
+    """The status with the condition, what is waited for when the task is stalled, and the seconds until it may be."""
+    since = stalled_since(status.party_task_status or ())
+    began = parse_time(since)
+    known = find_condition(status.conditions, STALLED)
+    limit = view.stall_seconds
+    left = limit - (view.now - began).total_seconds() if began is not None and limit else None
+    if since is None or left is None or left > 0:
+        if known is not None and known.status == "True":
+            status = _with_condition(view, status, STALLED, "False")
+        return status, None, left
+    others = tuple(each for each in status.conditions or () if each.type != STALLED)
+    new = Condition(type=STALLED, status="True", reason="NoActivity", last_transition_time=since)
+    who = ", ".join(dict.fromkeys(party.domain_id for party in view.task.spec.parties))
+    waiting = Waiting(
+        WaitReason.STALLED,
+        who,
+        f"the engines of {who}, which have used neither CPU nor network",
+        f"Run `coterie job logs {view.job}`; set scheduleConfig.stallSeconds to have such tasks ended or begun again",
+        since,
+    )
+    return replace(status, conditions=(*others, new)), waiting, None
+
+
+def _pending_waiting(
+    view: TaskView, parties: tuple[PartyTaskStatus, ...], details: Mapping[tuple[str, str], str]
+) -> Waiting | None:
+    """Which parties have not begun, and why: of our own in full, of partners what they tell."""
+    pending = [party for party in parties if party.phase in ("", TaskPhase.PENDING)]
+    if not pending:
+        return None
+    own = [party for party in pending if (party.domain_id, party.role) in details]
+    phrases = []
+    for party in pending:
+        detail = details.get((party.domain_id, party.role), party.message) or party.message
+        phrases.append(f"party {party.domain_id}: {detail or PLACING}")
+    who = ", ".join(dict.fromkeys(party.domain_id for party in pending))
+    step = (
+        RESOURCES_STEP.format(domain=", ".join(dict.fromkeys(party.domain_id for party in own)))
+        if own
+        else f"Ask {who}; there, `coterie job show {view.job}` says more"
+    )
+    return Waiting(WaitReason.RESOURCES if own else WaitReason.PARTNER, who, "; ".join(phrases), step)
 
 
 def _succeeded(view: TaskView, status: KusciaTaskStatus) -> KusciaTaskStatus:
@@ -299,7 +476,7 @@ def _ungrouped_left(view: TaskView, status: KusciaTaskStatus) -> float | None:
 
 def _group_message(view: TaskView, status: KusciaTaskStatus) -> str:
     assert view.group is not None
-    reasons = [found.reason for found in view.group.status.conditions or () if found.reason]
+    reasons = [found.reason for found in view.group.status.conditions or () if found.reason and found.type != WAITING]
     waiting = _waiting_message(status.party_task_status or ())
     reasons += [waiting] if waiting else []
     return "; ".join(reasons) or "the resources could not be reserved"

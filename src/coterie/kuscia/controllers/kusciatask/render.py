@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from coterie.kube.api.labels import COTERIE_LEAN_ENDPOINTS
+from coterie.kube.api.labels import COTERIE_IDLE_SECONDS, COTERIE_LEAN_ENDPOINTS
 from coterie.kube.api.meta import Object, OwnerReference
 from coterie.kuscia.api import engine_template, labels
 from coterie.kuscia.api.engine_template import CLUSTER, DOMAIN, LOCAL, TEMPLATE_VOLUME, as_text
-from coterie.kuscia.api.types.job import KusciaTask
+from coterie.kuscia.api.types.job import BandwidthLimit, KusciaTask
 from coterie.kuscia.controllers.kusciatask.party_workloads import PartyWorkload, PodWorkload
 
 _INPUT = "TASK_INPUT_CONFIG"
@@ -69,8 +69,10 @@ def pod(
     numbers: Numbers,
     reservation: Reservation,
     runtime_class: str = "",
+    idle_seconds: int = 0,
 ) -> Object:
-    """`runtime_class`: what the policy of the partner who began the task demands."""
+    """`runtime_class`: what the policy of the partner who began the task demands. `idle_seconds`: after how long the agent
+    reports that the pod does nothing; 0: never."""
     protocol = (task.metadata.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE)
     templated = engine_template.is_templated(party.config_templates, party.containers)
     own = _numbers(party, which, numbers)
@@ -98,6 +100,7 @@ def pod(
         labels.COTERIE_APP_IMAGE: party.app_image,
         **({labels.COTERIE_COMPONENT_FIELD: party.component_field} if party.component_field else {}),
         **engine_template.metrics_of(party.containers, own),
+        **({COTERIE_IDLE_SECONDS: str(idle_seconds)} if idle_seconds else {}),
     }
     for key in (labels.KUSCIA_JOB_ID, labels.KUSCIA_TASK_ALIAS, labels.COTERIE_FLOW):
         if (value := (task.metadata.annotations or {}).get(key)) is not None:
@@ -158,10 +161,8 @@ def services(
                         labels.KUSCIA_PROTOCOL: port.protocol,
                         labels.KUSCIA_ACCESS_DOMAIN: ",".join(sorted(party.access[port.name])),
                         labels.KUSCIA_TASK_ID: task.metadata.name,
-                        **{
-                            f"{labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX}{limit.destination_id}": str(limit.limit_kbps)
-                            for limit in party.bandwidth
-                        },
+                        labels.COTERIE_TASK_PARTIES: ",".join(sorted({each.domain_id for each in task.spec.parties})),
+                        **limit_annotations(party.bandwidth),
                     },
                 },
                 "spec": {
@@ -173,6 +174,24 @@ def services(
             }
         )
     return out
+
+
+LimitOf = tuple[str, str, str, int]
+"""Domain, role, destination, KiB/s."""
+
+
+def limits_of(own: Iterable[PartyWorkload]) -> tuple[LimitOf, ...]:
+    return tuple(
+        sorted(
+            (party.domain, party.role, limit.destination_id, limit.limit_kbps)
+            for party in own
+            for limit in party.bandwidth
+        )
+    )
+
+
+def limit_annotations(limits: Iterable[BandwidthLimit]) -> dict[str, str]:
+    return {f"{labels.KUSCIA_BANDWIDTH_LIMIT_PREFIX}{each.destination_id}": str(each.limit_kbps) for each in limits}
 
 
 def template_map(task: KusciaTask, party: PartyWorkload, owner: OwnerReference) -> Object | None:
@@ -272,6 +291,7 @@ def group(task: KusciaTask, own: Sequence[PartyWorkload], *, initiates: bool, di
         "spec": {
             "minReservedMembers": min(wanted, total),
             "initiator": task.spec.initiator,
+            **({"bandwidthRequest": task.spec.bandwidth_request} if task.spec.bandwidth_request else {}),
             "resourceReservedSeconds": (chosen and chosen.resource_reserved_seconds) or _RESERVED_SECONDS,
             "lifecycleSeconds": (chosen and chosen.lifecycle_seconds) or _LIFE_SECONDS,
             "retryIntervalSeconds": (chosen and chosen.retry_interval_seconds) or _RETRY_SECONDS,

@@ -4,24 +4,28 @@
               that cannot be had for `IMAGE_PULL_TIMEOUT` seconds)
     party     Failed when too few of its pods are left, Succeeded when enough ended well, Running when one runs;
               once ended it stays so. Partners' parties are as they tell.
-    task      Failed when too few parties are left, Succeeded when enough ended well, Running when one has begun
+    task      Failed when too few parties are left, Succeeded when enough ended well, Running when one has begun;
+              Stalled while all parties that run are idle and none is to begin
 
-A party's message is told to the partners, so it says which container ended how, and never what it printed.
+A party's message is told to the partners, so it says which container ended how, and never what it printed; while its pods
+wait, only the class of the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from msgspec.structs import replace
 
+from coterie.kube.api.labels import COTERIE_IDLE
 from coterie.kube.api.meta import find_condition
 from coterie.kube.api.pod_state import container_statuses, parse_time, reason_and_message, termination_message
 from coterie.kube.api.types.pods import Pod
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.job import KusciaTask, PartyTaskStatus, PodOfTask, TaskPhase
+from coterie.kuscia.api.waiting import public_reason
 from coterie.kuscia.controllers.kusciatask.party_workloads import PartyWorkload, PodWorkload
 
 IMAGE_PULL_TIMEOUT = 60.0
@@ -121,8 +125,34 @@ def party_status(
     if succeeded >= party.min_reserved_pods:
         return replace(before, phase=str(TaskPhase.SUCCEEDED), message="")
     begun = any(pod.pod_phase in ("Running", "Succeeded") for pod in pods)
-    waits = next((f"pod {pod.pod_name}: {pod.message}" for pod in pods if pod.message), "")
+    waits = next((public_reason(pod.message) for pod in pods if pod.message), "")
     return replace(before, phase=str(TaskPhase.RUNNING if begun else TaskPhase.PENDING), message="" if begun else waits)
+
+
+def pods_detail(party: PartyWorkload, pod_statuses: Mapping[str, PodOfTask]) -> str:
+    """Why our own party's pods do not run yet, in full: for our own side only."""
+    pods = [pod_statuses[which.name] for which in party.pods]
+    return next((f"pod {pod.pod_name}: {pod.message}" for pod in pods if pod.message), "")
+
+
+def idle_since(pods: Iterable[Pod]) -> str | None:
+    """When the pods of one party did something last, if the agents report all that run as idle."""
+    times: list[str] = []
+    for pod in pods:
+        if pod.status.phase != "Running":
+            continue
+        idle = find_condition(pod.status.conditions, COTERIE_IDLE)
+        if idle is None or idle.status != "True" or not idle.last_transition_time:
+            return None
+        times.append(idle.last_transition_time)
+    return max(times, default=None)
+
+
+def stalled_since(parties: Sequence[PartyTaskStatus]) -> str | None:
+    """When any engine of the task did something last, if all parties that have not ended are idle."""
+    going = [party for party in parties if party.phase not in TASK_ENDED]
+    times = [party.idle_since for party in going if party.phase == TaskPhase.RUNNING and party.idle_since]
+    return max(times) if times and len(times) == len(going) else None
 
 
 def task_phase(parties: Sequence[PartyTaskStatus], wanted: int) -> TaskPhase:

@@ -38,8 +38,10 @@ from msgspec.structs import replace
 
 from coterie.kube.api.meta import Condition, Object, ObjectKey, ObjectMeta, is_true, set_condition
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.jobs.conditions import WAITING
 from coterie.kuscia.api.types.job import GroupParty, GroupPhase, TaskResourceGroup, TaskResourceGroupStatus
 from coterie.kuscia.api.types.task_resource import ReservationPhase, TaskResource
+from coterie.kuscia.api.waiting import group_waiting
 
 RETRY_SECONDS, LIFE_SECONDS = 30, 300
 REFUSED_RETRY = 5.0
@@ -307,7 +309,18 @@ def _moved(
         start_time=start_time or status.start_time or view.now,
         completion_time=completion_time or status.completion_time,
     )
-    return _condition(view, status, *condition) if condition is not None else status
+    status = _condition(view, status, *condition) if condition is not None else status
+    return _with_sentence(view, status)
+
+
+def _with_sentence(view: GroupView, status: TaskResourceGroupStatus) -> TaskResourceGroupStatus:
+    """With a condition that says what the group waits for in this phase. It changes with the phase only."""
+    others = tuple(each for each in status.conditions or () if each.type != WAITING)
+    waiting = group_waiting(replace(view.group, status=status), view.reservations.values())
+    if waiting is None:
+        return replace(status, conditions=others or None)
+    new = Condition(type=WAITING, status="True", reason=waiting.sentence, last_transition_time=view.now)
+    return replace(status, conditions=(*others, new))
 
 
 def _condition(

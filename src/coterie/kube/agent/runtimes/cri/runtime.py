@@ -687,6 +687,9 @@ class CriRuntime:
         memory = stats.get("memory", {}).get("working_set_bytes", {}).get("value", 0)
         return ContainerUsage(cpu, memory, 1)
 
+    def network_bytes(self, pod_uid: str) -> int | None:
+        return None
+
     def writable_directories(self, pod_uid: str) -> Mapping[str, Sequence[Path]]:
         found: dict[str, list[Path]] = {}
         for (name, _), run in self._runs.get(pod_uid, {}).items():

@@ -50,7 +50,7 @@ from coterie.kube.agent.runtimes.runp.network_access import PodAddresses
 from coterie.kube.agent.runtimes.runp.request import links, pod_files, run_files, start_request
 from coterie.kube.agent.runtimes.runp.session import FailedSession, PipeReader, PipeWriter, StreamSession
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
-from coterie.kube.agent.runtimes.runp.usage import deleted_bytes, processes_of, usage_of
+from coterie.kube.agent.runtimes.runp.usage import deleted_bytes, network_bytes, processes_of, usage_of
 from coterie.kube.network.overlay import cleanup as overlay_cleanup
 
 _log = logger("agent.runp")
@@ -406,6 +406,12 @@ class RunpRuntime:
                 if usage is not None:
                     found[run["name"]] = usage
         return found
+
+    def network_bytes(self, pod_uid: str) -> int | None:
+        for run in self._runs.get(pod_uid, {}).values():
+            if not run["finished_at"] and (pid := run["init"] or run["pid"]):
+                return network_bytes(pid)
+        return None
 
     def writable_directories(self, pod_uid: str) -> Mapping[str, Sequence[Path]]:
         found: dict[str, list[Path]] = {}

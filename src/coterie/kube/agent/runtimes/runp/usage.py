@@ -40,6 +40,28 @@ def processes_of(groups: Cgroups | None, run: dict[str, Any], mark: str) -> list
     return sorted({*processes.in_namespace(run["init"]), *processes.below(run["init"])})
 
 
+def network_bytes(pid: int) -> int | None:
+    """Bytes, both ways, of the network namespace of a process; None when it is also ours, or the process is gone."""
+    try:
+        if os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
+            return None
+        with open(f"/proc/{pid}/net/dev") as file:
+            return device_bytes(file.read())
+    except OSError:
+        return None
+
+
+def device_bytes(text: str) -> int:
+    """Bytes received and sent in `/proc/net/dev`, without the loopback device."""
+    total = 0
+    for line in text.splitlines()[2:]:
+        name, _, counters = line.partition(":")
+        fields = counters.split()
+        if name.strip() != "lo" and len(fields) >= 9:
+            total += int(fields[0]) + int(fields[8])
+    return total
+
+
 def deleted_bytes(pids: Iterable[int], directory: Path) -> int:
     """Disk space of files that nobody can find any more but that these processes hold open, as far as they lie on the
     file system of `directory`."""

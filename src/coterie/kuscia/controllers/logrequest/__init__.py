@@ -1,0 +1,1 @@
+"""LogRequests: log lines for partners, with consent."""

@@ -1,0 +1,1 @@
+"""What a gateway measures: Envoy's statistics, sockets to partners, routes, certificates. See README.md."""
