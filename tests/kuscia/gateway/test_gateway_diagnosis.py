@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 import pytest_asyncio
-from diagnosis_kit import DiagnosedPair, diagnosed_pair
-from gateway_kit import pem
+from diagnosis_kit import DiagnosedPair, diagnosed_pair, kuscia_endpoint
+from gateway_kit import HOSTS, pem
 
 from coterie.base import pki
 from coterie.cli.diagnosis.judge import link_findings
@@ -16,7 +16,8 @@ from coterie.cli.diagnosis.model import Link, LinkFacts, LinkThresholds, Measure
 from coterie.cli.routes.facts import CheckOutcome
 from coterie.kuscia.gateway.addresses import Protocol
 from coterie.kuscia.gateway.diagnosis import messages
-from coterie.kuscia.gateway.diagnosis.messages import LinkReport, ProbePlan
+from coterie.kuscia.gateway.diagnosis.messages import FactsRequest, LinkReport, ProbePlan
+from coterie.kuscia.gateway.model import DomainService
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIB = 1 << 20
@@ -162,6 +163,24 @@ async def test_a_partner_without_the_endpoint_is_unknown_and_not_broken(mtls: Di
         assert not judged(found, warnings=True)
     finally:
         await mtls.bob.change(diagnose=before)
+
+
+async def test_a_kuscia_gateway_is_measured_with_its_own_calls(mtls: DiagnosedPair) -> None:
+    before = mtls.bob.inputs.diagnose
+    async with kuscia_endpoint(HOSTS["bob"]) as where:
+        await mtls.bob.change(diagnose=None, services=(DomainService("diagnose", (where,)),))
+        try:
+            found = await mtls.measure(grpc=True, buffering=True, body_bytes=MIB, bandwidth_bytes=MIB, idle_seconds=0.3)
+            async with mtls.probe() as probe:
+                assert await probe.reverse(ProbePlan()) is None
+                assert await probe.facts(FactsRequest(("psi",))) is None
+        finally:
+            await mtls.bob.change(diagnose=before, services=())
+    assert (found.reached, found.endpoint, found.body_passed, found.idle_held) == (True, "kuscia", MIB, 0.3)
+    assert found.rtt_ms
+    assert found.sent_bits_per_second
+    assert found.received_bits_per_second
+    assert not judged(found, warnings=True)
 
 
 async def test_a_broken_link(mtls: DiagnosedPair) -> None:

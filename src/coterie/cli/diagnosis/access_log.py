@@ -37,7 +37,7 @@ _UNKNOWN_CALLER = "(unknown)"
 
 
 @dataclass(frozen=True, slots=True)
-class AccessLine:
+class AccessLogLine:
     side: str
     at: datetime
     address: str
@@ -75,14 +75,14 @@ class AccessLine:
         return self.code == 0 or self.code >= 400 or any(flag in FLAGS for flag in self.flags)
 
 
-def parse_line(text: str, side: str) -> AccessLine | None:
+def parse_line(text: str, side: str) -> AccessLogLine | None:
     """None: no line of an access log, or cut off."""
     text = text.rstrip("\r\n")
     if (found := _LINE.match(text)) is not None:
         at = _time(found["time"])
         if at is None:
             return None
-        return AccessLine(
+        return AccessLogLine(
             side,
             at,
             found["address"],
@@ -98,7 +98,7 @@ def parse_line(text: str, side: str) -> AccessLine | None:
         )
     if (found := _REFUSED.match(text)) is not None and (at := _time(found["time"])) is not None:
         host, why = found["host"][:_LONGEST_NAME], found["details"][:_LONGEST_NAME]
-        return AccessLine(side, at, found["address"], "-", host, REFUSED, "-", "-", 0, (), 0, why)
+        return AccessLogLine(side, at, found["address"], "-", host, REFUSED, "-", "-", 0, (), 0, why)
     return None
 
 
@@ -120,10 +120,10 @@ class FailureGroup:
     calls: int = 0
     first: datetime | None = None
     last: datetime | None = None
-    example: AccessLine | None = None
+    example: AccessLogLine | None = None
     """The latest."""
 
-    def add(self, line: AccessLine) -> None:
+    def add(self, line: AccessLogLine) -> None:
         self.calls += 1
         self.first = line.at if self.first is None else min(self.first, line.at)
         if self.last is None or line.at >= self.last:
@@ -166,7 +166,7 @@ class AccessLogReport:
     left_out: int = 0
     """Failures beyond the number of groups that are kept."""
     groups: dict[tuple[str, str, str, int, tuple[str, ...]], FailureGroup] = field(default_factory=dict)
-    _slow: list[tuple[int, int, AccessLine]] = field(default_factory=list)
+    _slow: list[tuple[int, int, AccessLogLine]] = field(default_factory=list)
 
     def feed(self, text: str, side: str) -> None:
         self.lines += 1
@@ -176,7 +176,7 @@ class AccessLogReport:
         elif self._concerned(line):
             self._count(line)
 
-    def _concerned(self, line: AccessLine) -> bool:
+    def _concerned(self, line: AccessLogLine) -> bool:
         if self.since is not None and line.at < self.since:
             return False
         if self.task and not (line.service == self.task or line.service.startswith(f"{self.task}-")):
@@ -188,11 +188,11 @@ class AccessLogReport:
         return self.everything or line.service not in (DIAGNOSE_SERVICE, HANDSHAKE_SERVICE) or self._tells(line)
 
     @staticmethod
-    def _tells(line: AccessLine) -> bool:
+    def _tells(line: AccessLogLine) -> bool:
         """Of what gateways ask each other, only what the network spoiled."""
         return line.service == HANDSHAKE_SERVICE and line.failed
 
-    def _count(self, line: AccessLine) -> None:
+    def _count(self, line: AccessLogLine) -> None:
         self.calls += 1
         if line.failed:
             self._count_failure(line)
@@ -204,7 +204,7 @@ class AccessLogReport:
             else:
                 heapq.heappushpop(self._slow, entry)
 
-    def _count_failure(self, line: AccessLine) -> None:
+    def _count_failure(self, line: AccessLogLine) -> None:
         self.failures += 1
         key = (line.side, line.partner, line.task, line.code, line.flags)
         group = self.groups.get(key)
@@ -216,7 +216,7 @@ class AccessLogReport:
         group.add(line)
 
     @property
-    def slow(self) -> list[AccessLine]:
+    def slow(self) -> list[AccessLogLine]:
         return [line for *_, line in sorted(self._slow, key=lambda each: each[:2], reverse=True)]
 
     @property
