@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from coterie.cli.diagnosis.access_log import (
 )
 from coterie.cli.diagnosis.log_reading import last_lines, rotated_files
 from coterie.cli.main import main
+from coterie.kuscia.gateway.listeners import EXTERNAL_LOG, FAILED_LOG, INTERNAL_LOG
 
 NOW = datetime.now(UTC)
 
@@ -69,6 +71,27 @@ def test_lines_of_both_logs() -> None:
     assert (line.partner, line.failed, line.details) == ("(unknown)", True, "TLS error: HTTP request")
     for text in ("", "nonsense", out("a.bob.svc", 200)[:60], "x" * 20_000, '" ' * 8_000):
         assert parse_line(text, INTERNAL) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "side"), [(EXTERNAL_LOG, EXTERNAL), (INTERNAL_LOG, INTERNAL), (FAILED_LOG, EXTERNAL)]
+)
+def test_the_lines_that_our_gateways_write_are_understood(pattern: str, side: str) -> None:
+    values = {
+        "START_TIME": "2026-11-16T18:12:49.808Z",
+        "REQ(:METHOD)": "GET",
+        "REQ(X-ENVOY-ORIGINAL-PATH?:PATH)": '/a b"c',
+        "REQ(kuscia-host?:authority)": "a.bob.svc",
+        "RESPONSE_CODE": "503",
+        "RESPONSE_FLAGS": "UF",
+        "DURATION": "7",
+        "DOWNSTREAM_TRANSPORT_FAILURE_REASON": "TLS_error: wrong version",
+    }
+    text = re.sub("%([^%]+)%", lambda found: values.get(found[1], "-"), pattern)
+    line = parse_line(text, side)
+    assert line is not None, text
+    if pattern is not FAILED_LOG:
+        assert (line.code, line.flags, line.milliseconds, line.host) == (503, ("UF",), 7, "a.bob.svc")
 
 
 def test_every_meaning_has_a_next_step() -> None:

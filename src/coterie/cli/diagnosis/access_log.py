@@ -25,7 +25,7 @@ REFUSED = "-"
 _LINE = re.compile(
     r"(?P<address>\S+) - \[(?P<time>[^\]]{1,40})\] (?P<source>\S+) (?P<host>\S+) "
     r'"(?P<method>\S+) (?P<path>.*) (?P<protocol>\S+)" \S+ \S+ '
-    r"(?P<code>\d+) (?P<flags>\S+) \S+ \S+ (?P<duration>\d+|-)(?: \S+){0,3} - - (?P<details>\S+)$"
+    r"(?P<code>\d+) (?P<flags>\S+) \S+ \S+ (?P<duration>\d+|-)(?: \S+){0,3} - - (?P<details>\S+)(?: .*)?$"
 )
 _REFUSED = re.compile(
     r"(?P<address>\S+) - \[(?P<time>[^\]]{1,40})\] - (?P<host>\S+) (?:- )+connection_refused\{(?P<details>.*)\}$"
