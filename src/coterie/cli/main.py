@@ -98,6 +98,12 @@ _NODE_ACTIONS = (
     Command("node leave", "drain and stop the node of this machine", _NODE, "[options]"),
     Command("node reset", "remove everything of the node from this machine", _NODE, "[--force] [options]"),
 )
+_DIAGNOSE_ACTIONS = (
+    Command("diagnose network", "measure every link between domains", _NODE, "DOMAIN DOMAIN... [options]"),
+    Command("diagnose job", "check links, engines and capacity for a job", _NODE, "FILE|JOB [options]"),
+    Command("diagnose log", "explain failed and slow calls in the gateway's logs", _NODE, "[TASK] [options]"),
+    Command("diagnose bundle", "collect what helps to support a node, without secrets", _NODE, "[-o FILE] [options]"),
+)
 COMMANDS = (
     Command("demo", "start a temporary node, use it, clean up", _SEE, "[psi [--rows N]] [--keep]"),
     Command("up", "start a network of domains on this machine", _SEE, "[--topology p2p|center] [--domains IDS]"),
@@ -117,6 +123,13 @@ COMMANDS = (
         "decide what partners may begin here",
         _NODE,
         "ls|show|allow|deny|set|rm|explain|approve [NAME] [options]",
+    ),
+    Command(
+        "diagnose",
+        "find out what keeps parties apart",
+        _NODE,
+        "network|job|log|bundle [options]",
+        actions=_DIAGNOSE_ACTIONS,
     ),
     Command(
         "logrequest",
