@@ -45,6 +45,20 @@ JOB = JobState(
 NOW = 110.0
 
 
+def test_how_long_is_waited_is_computed_and_not_written() -> None:
+    since = "1970-01-01T00:00:50Z"
+    words = f"Waiting for the approval of bob (since {since}). Ask bob."
+    job = replace(JOB, message=words, waiting_since=since, tasks=())
+    assert list_row(job, NOW)[-1] == "Waiting for the approval of bob (for 60s). Ask bob."
+    assert "(for 2m50s)" in picture(job, TerminalFormat(width=120), NOW + 110)[1]
+
+
+def test_a_stalled_task_and_a_later_attempt_are_marked() -> None:
+    task = TaskState("a", "Running", parties("Running", "Running"), message="why", stalled=True, failed_attempts=1)
+    drawn = "\n".join(picture(replace(JOB, tasks=(task,)), TerminalFormat(width=120), NOW))
+    assert "Stalled; attempt 2; why" in drawn
+
+
 # pictures
 
 

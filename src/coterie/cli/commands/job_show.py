@@ -12,6 +12,7 @@ from coterie.base.trace import trace_id
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App
+from coterie.cli.bandwidth_view import task_lines
 from coterie.cli.commands.describe import events_about
 from coterie.cli.describe import describe
 from coterie.cli.jobs import chart, live, timeline
@@ -62,6 +63,8 @@ async def _show(session: CliSession, args: argparse.Namespace) -> int:
     now = datetime.now(UTC)
     paper = live.terminal_format(app, whole=True)
     app.say("\n".join(picture(seen.state, paper, now.timestamp())) + "\n")
+    if lines := await task_lines(session, {task.metadata.name for task in seen.tasks}):
+        app.say("\n".join(lines) + "\n")
     app.write(describe(seen.raw, await events_about(session, seen.raw), KUSCIA_JOBS.resource, now))
     if seen.state.phase == JobPhase.FAILED:
         app.say(f"\n`coterie job bundle {args.name}` writes an archive for support, without secrets")
