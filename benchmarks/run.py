@@ -34,6 +34,7 @@ from benchmarks import (
     bench_gateway,
     bench_images,
     bench_jobs,
+    bench_logs,
     bench_memory,
     bench_metrics,
     bench_ordinary,
@@ -43,6 +44,7 @@ from benchmarks import (
     bench_scheduler,
     bench_services,
     bench_store,
+    bench_traces,
     measures,
 )
 from benchmarks.measures import Bench, Plan
@@ -100,6 +102,7 @@ SECTIONS: dict[str, Section] = {
     "scheduler": scheduler,
     "autoscaling": bench_autoscaling.autoscaling,
     "metrics": bench_metrics.metrics,
+    "traces": bench_traces.traces,
     "services": bench_services.services,
     "pods": bench_pods.pods,
     "images": bench_images.images,
@@ -111,6 +114,7 @@ SECTIONS: dict[str, Section] = {
     "memory": bench_memory.memory,
     "ordinary": bench_ordinary.ordinary,
     "jobs": bench_jobs.jobs,
+    "logs": bench_logs.rows,
     "data": bench_data.data,
     "psi": bench_psi.psi,
 }

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import xml.etree.ElementTree as xml
 from dataclasses import replace
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import msgspec
 import pytest
 
+from coterie.base.trace import trace_id
 from coterie.cli.jobs import chart, graph, timeline
 from coterie.cli.jobs.model import JobState, PartyState, TaskState, job_state
+from coterie.cli.jobs.recorded_spans import read_spans, recorded_job
 from coterie.cli.jobs.timeline import Moment, PhaseTimes
 from coterie.cli.jobs.view import TerminalFormat, changes, columns, cut, list_row, picture, safe
 from coterie.cli.live_display import without_escapes
 from coterie.kuscia.api.types.job import KusciaJob, KusciaTask
+from coterie.kuscia.api.types.task_resource import TaskResource
 
 
 def parties(alice: str, bob: str) -> tuple[PartyState, ...]:
@@ -38,6 +43,20 @@ JOB = JobState(
     created=98,
 )  # fmt: skip
 NOW = 110.0
+
+
+def test_how_long_is_waited_is_computed_and_not_written() -> None:
+    since = "1970-01-01T00:00:50Z"
+    words = f"Waiting for the approval of bob (since {since}). Ask bob."
+    job = replace(JOB, message=words, waiting_since=since, tasks=())
+    assert list_row(job, NOW)[-1] == "Waiting for the approval of bob (for 60s). Ask bob."
+    assert "(for 2m50s)" in picture(job, TerminalFormat(width=120), NOW + 110)[1]
+
+
+def test_a_stalled_task_and_a_later_attempt_are_marked() -> None:
+    task = TaskState("a", "Running", parties("Running", "Running"), message="why", stalled=True, failed_attempts=1)
+    drawn = "\n".join(picture(replace(JOB, tasks=(task,)), TerminalFormat(width=120), NOW))
+    assert "Stalled; attempt 2; why" in drawn
 
 
 # pictures
@@ -337,8 +356,11 @@ def test_where_the_time_went():
         j         ca=======================================      30s
           one       pprrrrss=========                            12s
             alice     rrrrss=========                            11s
+            bob*      rrrrss=========                            11s
           two                          pprrrrsss========         12s
             alice                        rrrrsss========         11s
+            bob*                         rrrrsss========         11s
+                  0s                 15s                30s
 
         c check    the job is checked
         a agree    the parties accept it and create it on their side
@@ -346,11 +368,13 @@ def test_where_the_time_went():
         r reserve  room is reserved at all parties
         s start    the engine is started
         = run      the engine works (a job: its tasks)
+        * as the partner reported it
 
         The longest chain: one -> two.
         30s in all: check 1s (3%), agree 1s (3%), prepare 2s (7%),
         reserve 6s (20%), start 4s (13%), run 12s (40%), between 4s
         (13%)
+        Trace id: 015928563002cc4475b0008e1728fdf0
         Objects record whole seconds; `coterie job run --timeline`
         measures while the job runs.
         """)
@@ -376,6 +400,59 @@ def test_what_has_not_ended_goes_on_until_now():
         ("start", 2),
         ("run", 12),
     ]
+
+
+def event(reason: str, seconds: int, name: str = "j-one-0", type_: str = "Normal", **more: Any) -> dict[str, Any]:
+    about = {"kind": "Pod", "namespace": "alice", "name": name}
+    return {"involvedObject": about, "type": type_, "reason": reason, "firstTimestamp": at(seconds), **more}
+
+
+def test_waiting_held_and_pulling_are_told_apart():
+    job = a_job()
+    marks = {"name": "r", "namespace": "alice", "annotations": {"kuscia.secretflow/task-id": "j-one"}}
+    held = {"phase": "Reserved", "conditions": [condition("Reserved", 5)]}
+    reservation = msgspec.convert({"metadata": marks, "status": held}, TaskResource)
+    events = [event("Pulling", 7), event("Pulled", 8), event("Pulling", 9, "another-0")]
+    known = timeline.facts(job, [a_task("one", 2)], reservations=[reservation], events=events)
+    (bar,) = [each for each in timeline.timeline(job, known, 0.0).bars if each.label == "alice"]
+    # made at 3, held from 5, placed at 6, image from 7 to 8, running at 8, ended at 14
+    assert [(each.kind, each.seconds) for each in bar.spans] == [
+        ("wait", 2),
+        ("reserve", 1),
+        ("start", 1),
+        ("pull", 1),
+        ("run", 6),
+    ]
+    assert not bar.reported
+
+
+def test_what_a_partner_reported_is_marked_so():
+    job = a_job()
+    line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2)]), 0.0)
+    assert [(each.label, each.reported) for each in line.bars if each.depth == 2] == [("alice", False), ("bob", True)]
+    assert ">bob*<" in chart.svg(line)
+
+
+def test_sentences_about_waits_stand_below_the_bars():
+    job = a_job("Running", None)
+    begin = timeline.facts(job, [])[Moment("created")]
+    assert begin is not None
+    waits = a_task("two", 16, phase="Pending")
+    message = "Waiting for room at alice (since …). Free resources.\x1b[2J\nsecond line"
+    waits = msgspec.structs.replace(waits, status=msgspec.structs.replace(waits.status, message=message))
+    failed = event(
+        "FailedScheduling", 4, type_="Warning", message="0/1 nodes: Insufficient cpu", count=7, lastTimestamp=at(9)
+    )
+    said = timeline.notes(job, [a_task("one", 2), waits], [failed, event("Pulled", 5)], begin + 20)
+    assert [(each.about, each.at - begin, each.until - begin, each.count) for each in said] == [
+        ("one, alice", 4, 9, 7),
+        ("two", 16, 20, 1),
+    ]
+    line = timeline.timeline(job, timeline.facts(job, [waits]), begin + 20, said=said)
+    shown = chart.bars(line, TerminalFormat(80))
+    assert "+4s one, alice (x7): FailedScheduling: 0/1 nodes: Insufficient cpu" in shown
+    assert any(text.startswith("+16s two: Waiting for room at alice") for text in shown)
+    assert not any("\x1b" in text or "second line" in text for text in shown)
 
 
 def test_a_stopwatch_keeps_the_first_sight():
@@ -436,3 +513,75 @@ def test_tasks_that_will_never_run_are_told_apart():
     assert [task.phase for task in job_state(job, []).tasks] == ["Waiting", "Waiting"]
     stranger = msgspec.structs.replace(failed, metadata=msgspec.structs.replace(failed.metadata, labels={}))
     assert [task.phase for task in job_state(job, [stranger]).tasks] == ["Waiting", "Waiting"]
+
+
+# what a domain recorded
+
+
+def recorded(name: str, begin: float, end: float, span: str = "", parent: str = "", **marks: str) -> dict[str, Any]:
+    created = timeline.facts(a_job(), [])[Moment("created")] or 0.0
+    return {
+        "traceId": TRACE,
+        "spanId": span or name,
+        "parentSpanId": parent,
+        "name": name,
+        "startTimeUnixNano": str(round((created + begin) * 1e9)),
+        "endTimeUnixNano": str(round((created + end) * 1e9)),
+        "attributes": [
+            {"key": key.replace("_", ".", 1), "value": {"stringValue": value}} for key, value in marks.items()
+        ],
+    }
+
+
+TRACE = trace_id("alice", "j")
+
+
+def test_recorded_spans_make_the_timeline_exact_and_show_what_objects_do_not_know(tmp_path):
+    one = {"coterie_task": "j-one", "coterie_domain": "alice"}
+    party = {**one, "coterie_party": "alice"}
+    pod = {**party, "k8s.pod.name": "j-one-0"}
+    spans = [
+        recorded("job j", 0.25, 30.5),
+        recorded("check", 0.25, 1.125),
+        recorded("task one", 2.25, 14.5, **one),
+        recorded("reserve", 3.25, 5.5, **party),
+        recorded("wait for partners", 5.5, 6.25, **party),
+        recorded("pod j-one-0", 6.25, 14.25, "p", **pod),
+        recorded("image pull", 6.5, 7.5, parent="p"),
+        recorded("start", 6.25, 8.5, "s", "p", **pod),
+        recorded("run", 8.5, 14.25, "r", "p", **pod),
+        recorded("data read", 9.0, 9.5, parent="p", **{**one, "coterie_data": "people"}),
+        recorded("calls to j-one-0-x.bob.svc", 10, 12, **one),
+        recorded("calls to other", 10, 12, coterie_task="another"),
+    ]
+    file = tmp_path / "traces.jsonl"
+    other = {"resourceSpans": [{"scopeSpans": [{"spans": [{**spans[0], "traceId": "ab" * 16}]}]}]}
+    lines = [json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": part}]}]}) for part in (spans[:4], spans[4:])]
+    (tmp_path / "traces.jsonl.1").write_text(lines[0] + "\n")
+    file.write_text("\n".join((json.dumps(other), lines[1], lines[1][:-40])))
+    read = read_spans(file, TRACE)
+    assert len(read) == len(spans)
+    job = a_job()
+    found = recorded_job(job, read)
+    assert found.whole
+    times = timeline.facts(job, [a_task("one", 2)]) | dict(found.moments)
+    line = timeline.timeline(job, times, 0.0, exact=True, details=found.details)
+    assert round(line.seconds, 3) == 30.25
+    drawn = [(bar.label, bar.depth, [(each.kind, round(each.seconds, 3)) for each in bar.spans]) for bar in line.bars]
+    assert (
+        "alice",
+        2,
+        [("wait", 2.25), ("reserve", 0.75), ("start", 0.25), ("pull", 1), ("start", 1), ("run", 5.75)],
+    ) in drawn
+    assert drawn[drawn.index(("read people", 3, [("data", 0.5)])) + 1] == (
+        "calls to j-one-0-x.bob.svc",
+        3,
+        [("call", 2)],
+    )
+    shown = "\n".join(chart.bars(line, TerminalFormat(80)))
+    assert "read people" in shown and "500ms" in shown and "calls to other" not in shown
+
+
+def test_a_domain_that_recorded_nothing():
+    assert read_spans(Path("/nowhere/traces.jsonl"), TRACE) == []
+    assert recorded_job(a_job(), []) == ({}, {}, False)

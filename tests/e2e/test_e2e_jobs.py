@@ -6,6 +6,7 @@ Each test leaves the network as it found it: its jobs are deleted, and nothing o
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -16,12 +17,16 @@ from typing import Any
 import kubectl_runner
 import pytest
 from jobs_kit import Domain, Net, app_image, job, network, task, until
-from prometheus_kit import PROMTOOL, check_page
+from prometheus_kit import PROMTOOL, check_page, running_prometheus
 from puppets import Puppets
 from upstream_manifests import JOB, PSI_IMAGE, SECRETFLOW_IMAGE, TASK
 
+from coterie.base.trace import trace_id
+from coterie.dashboards import alerts
+from coterie.dashboards.boards import BOARDS
 from coterie.kuscia.gateway.admin import Admin
 from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.node.trace_file import TRACE_FILE
 
 pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
 VERSIONS = kubectl_runner.chosen()
@@ -46,7 +51,7 @@ def running(
 ) -> Iterator[Net]:
     """One network after the other, since a machine has room for few Envoys. In p2p, carol's people want to be asked."""
     root = tmp_path_factory.mktemp(request.param) / "net"
-    settings = {name: _ROOMY for name in ABC}
+    settings = {"": {"traces": {"enabled": True}}, **{name: _ROOMY for name in ABC}}
     if request.param == "p2p":
         settings["carol"] = {**_ROOMY, "enableWorkloadApprove": True}
     with network(root, request.param, *ABC, kubectl=VERSIONS[-1], settings=settings) as net:
@@ -111,6 +116,39 @@ def test_three_parties(net: Net, puppets: Puppets, name: str) -> None:
     assert sorted((each.word, each.domain) for each in puppets.starts(name)) == sorted(
         (word, domain) for word in "ab" for domain in ABC
     )
+
+
+def test_both_sides_record_the_same_trace_of_a_job(net: Net, name: str) -> None:
+    image = app_image("traced", 'echo "parent=$TRACEPARENT"')
+    net.register(image)
+    net.at("alice").apply(job(name, "alice", task("a", *AB, image="traced")))
+    succeeded(net, name, *AB)
+    trace = trace_id("alice", name)
+    planes = {net.at(domain).plane.name: net.at(domain).plane for domain in AB}
+
+    def found(domain: str) -> dict[str, Any]:
+        where = net.domains[domain].paths.logs / TRACE_FILE
+        lines = [json.loads(line) for line in where.read_text().splitlines() if trace in line] if where.exists() else []
+        spans = [span for line in lines for span in line["resourceSpans"][0]["scopeSpans"][0]["spans"]]
+        assert {span["traceId"] for span in spans} <= {trace}
+        assert len({span["spanId"] for span in spans}) == len(spans), "each once"
+        return {span["name"]: span for span in spans}
+
+    for plane in planes:
+        until(f"the spans of {plane}", lambda plane=plane: f"job {name}" in found(plane))
+        tasks = found(plane)
+        assert {"check", "task a", "run", f"job {name}"} <= tasks.keys()
+        assert tasks["task a"]["parentSpanId"] == tasks[f"job {name}"]["spanId"]
+    for domain in AB:
+        until(
+            f"the pod's span of {domain}", lambda domain=domain: any(each.startswith("pod ") for each in found(domain))
+        )
+        (pod,) = (each for each in found(domain) if each.startswith("pod "))
+        party = found(net.at(domain).plane.name)[domain]
+        assert found(domain)[pod]["parentSpanId"] == party["spanId"], "a lite's pods are below its master's task"
+        assert party["parentSpanId"] == found(net.at(domain).plane.name)["task a"]["spanId"]
+        stdout = "".join(each.read_text() for each in net.domains[domain].paths.stdout.rglob("*.log"))
+        assert f"parent=00-{trace}-{found(domain)[pod]['spanId']}-01" in stdout
 
 
 def test_two_roles_in_one_domain(net: Net, puppets: Puppets, name: str) -> None:
@@ -365,6 +403,26 @@ def test_engines_talk_through_the_gateways(net: Net, name: str) -> None:
         assert received(net.domains[each]) - before[each] > 5_000_000, f"the message to {each} took another way"
 
 
+FORGER = """
+printf '\\033]0;owned\\007\\033[2J\\n'
+printf '{"time": "2026-01-02T03:04:05.678Z", "level": "error", "source": "controller", "task": "x", "party": "bob"}\\n'
+"""
+
+
+def test_what_an_engine_prints_is_found_as_its_own_and_nothing_else(net: Net, name: str) -> None:
+    """And in the logs of its own domain only."""
+    net.register(app_image("forger", FORGER))
+    net.at("alice").apply(job(name, "alice", task("a", *AB, image="forger")))
+    succeeded(net, name, *AB)
+    for domain in AB:
+        path = f"/api/v1/namespaces/{domain}/pods/*/log?job={name}&source=engine"
+        lines = until(f"{domain} has lines", lambda p=path, d=domain: net.at(d).get(p)["lines"])
+        assert {(line["source"], line["party"], line["level"]) for line in lines} == {("engine", domain, "")}
+        assert len(lines) == 2
+    own = net.at("alice").get(f"/api/v1/namespaces/alice/pods/*/log?job={name}&source=controller")["lines"]
+    assert all("owned" not in line["text"] for line in own)
+
+
 def received(domain: Domain) -> int:
     """Bytes that came in at the public port of a gateway, by Envoy's own count."""
 
@@ -454,12 +512,63 @@ def test_the_page_of_metrics_while_a_job_runs(net: Net, puppets: Puppets, name: 
         check_page("\n".join(page) + "\n")
 
 
+_NOTHING_TO_SHOW = {
+    "DCGM_": "no GPU on the machines of these tests",
+    "coterie_datamesh_": "these engines read no data",
+    "coterie_grant_": "these engines read no data",
+    "gin_": "nobody calls KusciaAPI here, and a scrape does not wake it",
+    "envoy_cluster_upstream_": "Envoy makes the counters of a route with its first request",
+    "ss_": "a route that nobody uses has no connections",
+    "coterie_container_restarts": "no container was restarted",
+    "coterie_task_bandwidth_": "this task requests no bandwidth",
+    "coterie_link_": "these links have no capacity",
+    "apiserver_request_total": "no request failed",
+    "coterie_pending": "nothing waits",
+}
+"""Families of panels that may be empty here, and why."""
+
+
+@p2p_only
+def test_every_panel_and_every_alert_works_on_a_live_network(
+    net: Net, puppets: Puppets, name: str, tmp_path: Path
+) -> None:
+    if not PROMTOOL.exists():
+        pytest.skip("no Prometheus here: run scripts/get-servers")
+    puppets.hold(name)
+    net.at("alice").apply(job(name, "alice", task("a", *AB)))
+    puppets.until_started(name, 2)
+    pages = [net.domains[each].settings.metrics for each in AB]
+    (tmp_path / "rules.yml").write_text(alerts.text())
+
+    async def look() -> tuple[list[str], list[tuple[str, str]]]:
+        targets = [f"{page.address}:{page.port}" for page in pages]
+        rules = f"rule_files: [{tmp_path / 'rules.yml'}]\n"
+        async with running_prometheus(tmp_path, targets, interval="1s", extra=rules) as prometheus:
+            await prometheus.wait_for_scrape(12)  # pods are sampled in the background, so the first pages lack them
+            empty = []
+            for board in BOARDS:
+                for panel in board.panels:
+                    for query in panel.queries:
+                        expression = query.promql.replace("$instance", ".*").replace("$__rate_interval", "10s")
+                        if not await prometheus.query(expression):
+                            empty.append(f"{board.name}: {panel.title}: {expression}")
+            return empty, await prometheus.rule_health()
+
+    empty, rules = asyncio.run(look())
+    unexplained = [each for each in empty if not any(family in each for family in _NOTHING_TO_SHOW)]
+    assert not unexplained, "\n".join(unexplained)
+    assert [each for each in rules if each[1] != "ok"] == [] and len(rules) == sum(len(g.alerts) for g in alerts.GROUPS)
+    puppets.release(name)
+    succeeded(net, name, *AB)
+
+
 def families_of(page: list[str]) -> list[str]:
     return [line.split(" ")[2] for line in page if line.startswith("# TYPE ") and "engine_rounds" not in line]
 
 
 def documented(family: str) -> bool:
-    """By name, or by the beginning of a name with a star, in the guide."""
+    """By name in the guide, where `a_{b,c}_d` is two names, `a_*` all that begin so, and labels follow in braces."""
     text = (Path(__file__).parents[2] / "docs/guide/metrics.md").read_text()
-    names = re.findall(r"`([a-zA-Z0-9_*]+)(?:\{[^`]*\})?`", text)
-    return any(re.fullmatch(each.replace("*", ".*"), family) for each in names)
+    names = re.findall(r"`([a-zA-Z][a-zA-Z0-9_*]*(?:\{[^`}]*\}[a-zA-Z0-9_*]+)*)(?:\{[^`]*\})?`", text)
+    patterns = [re.sub(r"\{(.*?)\}", lambda found: f"({found[1].replace(',', '|')})", each) for each in names]
+    return any(re.fullmatch(each.replace("*", ".*"), family) for each in patterns)

@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coterie.base.exposition import Family, render
 from coterie.kube.agent.server.page_parser import MAX_SERIES, PageError, PageMerger, parse_page
@@ -107,6 +109,60 @@ def test_the_first_pod_says_the_type_of_a_family() -> None:
 def test_series_of_one_pod_are_bounded() -> None:
     page = parse_page("".join(f"a{n} 1\n" for n in range(MAX_SERIES + 10)), OWN)
     assert (len(page.families), page.dropped["limit"]) == (MAX_SERIES, 10)
+
+
+_TOKENS = st.sampled_from(
+    [
+        *(
+            "a",
+            "a_bucket",
+            "a_sum",
+            "a_total",
+            "node_x",
+            "# TYPE",
+            "# HELP",
+            "histogram",
+            "summary",
+            "counter",
+            "gauge",
+        ),
+        *(
+            "{",
+            "}",
+            ",",
+            "=",
+            '"',
+            "\\",
+            "\n",
+            "\n",
+            " ",
+            " ",
+            "le",
+            "quantile",
+            "pod",
+            "1",
+            "NaN",
+            "+Inf",
+            "-1e3",
+            "é",
+            "\0",
+            "\x85",
+        ),
+    ]
+)
+
+
+@given(st.lists(_TOKENS, max_size=60).map("".join))
+def test_whatever_comes_of_it_is_a_page(text: str) -> None:
+    merger = PageMerger()
+    try:
+        merger.add(parse_page(text, OWN))
+    except PageError:
+        return
+    page = render(merger.families())
+    for line in page.split("\n")[:-1]:
+        assert line.startswith("# ") or WHERE in line
+    assert sum(len(each.rows) for each in parse_page(page, {}).families.values()) == page.count(WHERE)
 
 
 # Pods that answer, or do something else.

@@ -178,7 +178,7 @@ def _readme(content: BundleContent, unsafe: Sequence[str], redactor: Redactor) -
             how = f'coterie logrequest create {content.job} --party {name} --reason "..."'
             partners.append(f"- {name}: none, nobody asked; `{how}`")
     missing = "".join(f"- {each}\n" for each in content.missing) or "- nothing\n"
-    left_out = "".join(f"- {path}: left out, because a secret was found in it\n" for path in unsafe)
+    left_out = "".join(f"- {path}: left out: it would have held a credential\n" for path in unsafe)
     return f"""# Bundle of job {content.job}
 
 Made {rfc3339(content.made)} by `coterie job bundle`, for {", ".join(content.own) or "nobody"}. It holds what is needed to find out why

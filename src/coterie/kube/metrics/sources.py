@@ -25,8 +25,12 @@ _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum", "_c
 
 
 def series_names(family: Family) -> list[str]:
-    """Names that rows of the family have."""
-    return [family.name, *(family.name + suffix for suffix in _SUFFIXES.get(family.kind, ()))]
+    """Names that rows of the family have, and its name in OpenMetrics."""
+    return [
+        family.name,
+        family.name.removesuffix("_total"),
+        *(family.name + suffix for suffix in _SUFFIXES.get(family.kind, ())),
+    ]
 
 
 class SourceFailed(Exception):

@@ -20,7 +20,7 @@ from coterie.kube.api.meta import Object
 
 REMOVED: Final = "[removed]"
 _SECRET_NAME = re.compile(
-    r"pass(?:word|wd|phrase)|pwd|secret|token|credential|key|cookie|authorization|dsn|connection", re.IGNORECASE
+    r"pass(?:word|wd|phrase)|pwd|secret(?!flow)|token|credential|key|cookie|authorization|dsn|connection", re.IGNORECASE
 )
 _SECRET_FIELDS: Final = frozenset(
     (

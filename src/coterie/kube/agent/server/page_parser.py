@@ -76,7 +76,8 @@ class ParsedPage:
 
 
 def series_names(name: str, kind: str) -> frozenset[str]:
-    return frozenset((name, *(name + suffix for suffix in _SUFFIXES.get(kind, ()))))
+    """And the name of the family in OpenMetrics."""
+    return frozenset((name, name.removesuffix("_total"), *(name + suffix for suffix in _SUFFIXES.get(kind, ()))))
 
 
 def parse_page(text: str, own_labels: Mapping[str, str]) -> ParsedPage:
