@@ -35,6 +35,7 @@ from benchmarks import (
     bench_images,
     bench_jobs,
     bench_memory,
+    bench_metrics,
     bench_ordinary,
     bench_pods,
     bench_psi,
@@ -42,6 +43,7 @@ from benchmarks import (
     bench_scheduler,
     bench_services,
     bench_store,
+    bench_traces,
     measures,
 )
 from benchmarks.measures import Bench, Plan
@@ -98,6 +100,8 @@ SECTIONS: dict[str, Section] = {
     "starts": measures.starts,
     "scheduler": scheduler,
     "autoscaling": bench_autoscaling.autoscaling,
+    "metrics": bench_metrics.metrics,
+    "traces": bench_traces.traces,
     "services": bench_services.services,
     "pods": bench_pods.pods,
     "images": bench_images.images,

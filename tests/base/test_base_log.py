@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from coterie.base.log import LogSettings, configure, logger, redact
+from coterie.base.log import LogSettings, configure, log_context, logger, redact
 from coterie.base.secret import SecretValue
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl"
@@ -145,3 +145,22 @@ def test_configure_refuses(bad):
 def test_redact_leaves_the_rest():
     assert redact(f"a {JWT} b") == "a ****** b"
     assert redact("nothing here") == "nothing here"
+
+
+def test_facts_of_a_context_are_on_every_line_inside_and_on_none_outside(lines):
+    asked = []
+
+    def facts():
+        asked.append(1)
+        return {"job": "j-1", "task": "t-1"}
+
+    written = lines(level="info")
+    log = logger("part")
+    with log_context(facts):
+        log.debug("Not written")
+        assert asked == [], "nothing is computed for lines that are not written"
+        log.info("Inside", task="t-2", phase="Running")
+    log.info("Outside")
+    inside, outside = written()
+    assert inside.endswith("part: Inside task=t-2 phase=Running job=j-1")
+    assert outside.endswith("part: Outside")

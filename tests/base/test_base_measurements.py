@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 from coterie.base.exposition import Family, render
-from coterie.base.measurements import Histogram, Summary
+from coterie.base.measurements import Histogram, QuantileSummary
 
 
 def test_a_histogram() -> None:
@@ -25,7 +25,7 @@ def test_a_histogram() -> None:
 
 
 def test_a_summary_forgets_old_values_but_not_their_sum() -> None:
-    found = Summary()
+    found = QuantileSummary()
     found.add(1000.0, now=0.0)
     for value in range(1, 101):
         found.add(float(value), now=700.0)
@@ -40,7 +40,7 @@ def test_a_summary_forgets_old_values_but_not_their_sum() -> None:
 
 
 def test_a_summary_is_bounded() -> None:
-    found = Summary()
+    found = QuantileSummary()
     for value in range(2000):
         found.add(float(value), now=1.0)
     assert dict(found.rows("", 1.0))['quantile="0.5"'] == 1749.0

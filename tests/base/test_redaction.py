@@ -31,6 +31,7 @@ CUT = [
     ("id AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
     ("run --token abc --count 3", "abc"),
     ("the password is swordfish", "swordfish"),
+    ("the token is abc-123-xyz", "abc-123"),
     ("deploy with Zx8QmW2vB7nK4rT9yH3jL6pS1dF5gA0c", "Zx8QmW2v"),
     ("aes 00112233445566778899aabbccddeeff", "00112233"),
     ("aes b64 ABEiM0RVZneImaq7zN3u/w==", "ABEiM0RV"),
@@ -54,6 +55,8 @@ KEPT = [
     "Traceback (most recent call last): ValueError: rows 12 != 13",
     "the token expired yesterday; https://host:8080/path",
     "basic authentication is off",
+    "the token is valid; no secret was found",
+    "kuscia.secretflow/task-id: psi-1 secretflow=1.11",
 ]
 
 

@@ -56,6 +56,15 @@ ROWS = (
     ),
     "autoscaling: 100 autoscalers, 1,000 pods, one round, nothing to do",
     "autoscaling: the same, every target grows",
+    "traces: a place that could record, traces off",
+    "traces: one span into the ring",
+    "traces: one span as a line of the file",
+    "traces: one line of an access log",
+    "traces: one party of a trivial job, all of it",
+    *(
+        f"scrape of metrics: {pods} pods, {routes} routes"
+        for pods, routes in (("0", "0"), ("100", "10"), ("1,000", "0"), ("1,000", "1,000"))
+    ),
     *(
         f"{what}, {part}"
         for what in ("process start without Coterie", "pod start, bind to Running", "pod start, create to Running")

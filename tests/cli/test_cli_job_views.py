@@ -18,6 +18,7 @@ from coterie.cli.jobs.timeline import Moment, PhaseTimes
 from coterie.cli.jobs.view import TerminalFormat, changes, columns, cut, list_row, picture, safe
 from coterie.cli.live_display import without_escapes
 from coterie.kuscia.api.types.job import KusciaJob, KusciaTask
+from coterie.kuscia.api.types.task_resource import TaskResource
 
 
 def parties(alice: str, bob: str) -> tuple[PartyState, ...]:
@@ -337,8 +338,11 @@ def test_where_the_time_went():
         j         ca=======================================      30s
           one       pprrrrss=========                            12s
             alice     rrrrss=========                            11s
+            bob*      rrrrss=========                            11s
           two                          pprrrrsss========         12s
             alice                        rrrrsss========         11s
+            bob*                         rrrrsss========         11s
+                  0s                 15s                30s
 
         c check    the job is checked
         a agree    the parties accept it and create it on their side
@@ -346,11 +350,13 @@ def test_where_the_time_went():
         r reserve  room is reserved at all parties
         s start    the engine is started
         = run      the engine works (a job: its tasks)
+        * reported by the partner; times are those of the task
 
         The longest chain: one -> two.
         30s in all: check 1s (3%), agree 1s (3%), prepare 2s (7%),
         reserve 6s (20%), start 4s (13%), run 12s (40%), between 4s
         (13%)
+        Trace id: 015928563002cc4475b0008e1728fdf0
         Objects record whole seconds; `coterie job run --timeline`
         measures while the job runs.
         """)
@@ -376,6 +382,59 @@ def test_what_has_not_ended_goes_on_until_now():
         ("start", 2),
         ("run", 12),
     ]
+
+
+def event(reason: str, seconds: int, name: str = "j-one-0", type_: str = "Normal", **more: Any) -> dict[str, Any]:
+    about = {"kind": "Pod", "namespace": "alice", "name": name}
+    return {"involvedObject": about, "type": type_, "reason": reason, "firstTimestamp": at(seconds), **more}
+
+
+def test_waiting_held_and_pulling_are_told_apart():
+    job = a_job()
+    marks = {"name": "r", "namespace": "alice", "annotations": {"kuscia.secretflow/task-id": "j-one"}}
+    held = {"phase": "Reserved", "conditions": [condition("Reserved", 5)]}
+    reservation = msgspec.convert({"metadata": marks, "status": held}, TaskResource)
+    events = [event("Pulling", 7), event("Pulled", 8), event("Pulling", 9, "another-0")]
+    known = timeline.facts(job, [a_task("one", 2)], reservations=[reservation], events=events)
+    (bar,) = [each for each in timeline.timeline(job, known, 0.0).bars if each.label == "alice"]
+    # made at 3, held from 5, placed at 6, image from 7 to 8, running at 8, ended at 14
+    assert [(each.kind, each.seconds) for each in bar.spans] == [
+        ("wait", 2),
+        ("reserve", 1),
+        ("start", 1),
+        ("pull", 1),
+        ("run", 6),
+    ]
+    assert not bar.reported
+
+
+def test_what_a_partner_reported_is_marked_so():
+    job = a_job()
+    line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2)]), 0.0)
+    assert [(each.label, each.reported) for each in line.bars if each.depth == 2] == [("alice", False), ("bob", True)]
+    assert ">bob*<" in chart.svg(line)
+
+
+def test_sentences_about_waits_stand_below_the_bars():
+    job = a_job("Running", None)
+    begin = timeline.facts(job, [])[Moment("created")]
+    assert begin is not None
+    waits = a_task("two", 16, phase="Pending")
+    message = "Waiting for room at alice (since …). Free resources.\x1b[2J\nsecond line"
+    waits = msgspec.structs.replace(waits, status=msgspec.structs.replace(waits.status, message=message))
+    failed = event(
+        "FailedScheduling", 4, type_="Warning", message="0/1 nodes: Insufficient cpu", count=7, lastTimestamp=at(9)
+    )
+    said = timeline.notes(job, [a_task("one", 2), waits], [failed, event("Pulled", 5)], begin + 20)
+    assert [(each.about, each.at - begin, each.until - begin, each.count) for each in said] == [
+        ("one, alice", 4, 9, 7),
+        ("two", 16, 20, 1),
+    ]
+    line = timeline.timeline(job, timeline.facts(job, [waits]), begin + 20, said=said)
+    shown = chart.bars(line, TerminalFormat(80))
+    assert "+4s one, alice (x7): FailedScheduling: 0/1 nodes: Insufficient cpu" in shown
+    assert any(text.startswith("+16s two: Waiting for room at alice") for text in shown)
+    assert not any("\x1b" in text or "second line" in text for text in shown)
 
 
 def test_a_stopwatch_keeps_the_first_sight():

@@ -6,18 +6,27 @@ Each test leaves the network as it found it: its jobs are deleted, and nothing o
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import urllib.request
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import kubectl_runner
 import pytest
 from jobs_kit import Domain, Net, app_image, job, network, task, until
+from prometheus_kit import PROMTOOL, check_page, running_prometheus
 from puppets import Puppets
 from upstream_manifests import JOB, PSI_IMAGE, SECRETFLOW_IMAGE, TASK
 
+from coterie.base.trace import trace_id
+from coterie.dashboards import alerts
+from coterie.dashboards.boards import BOARDS
 from coterie.kuscia.gateway.admin import Admin
 from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.node.trace_file import TRACE_FILE
 
 pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
 VERSIONS = kubectl_runner.chosen()
@@ -42,7 +51,7 @@ def running(
 ) -> Iterator[Net]:
     """One network after the other, since a machine has room for few Envoys. In p2p, carol's people want to be asked."""
     root = tmp_path_factory.mktemp(request.param) / "net"
-    settings = {name: _ROOMY for name in ABC}
+    settings = {"": {"traces": {"enabled": True}}, **{name: _ROOMY for name in ABC}}
     if request.param == "p2p":
         settings["carol"] = {**_ROOMY, "enableWorkloadApprove": True}
     with network(root, request.param, *ABC, kubectl=VERSIONS[-1], settings=settings) as net:
@@ -109,6 +118,39 @@ def test_three_parties(net: Net, puppets: Puppets, name: str) -> None:
     )
 
 
+def test_both_sides_record_the_same_trace_of_a_job(net: Net, name: str) -> None:
+    image = app_image("traced", 'echo "parent=$TRACEPARENT"')
+    net.register(image)
+    net.at("alice").apply(job(name, "alice", task("a", *AB, image="traced")))
+    succeeded(net, name, *AB)
+    trace = trace_id("alice", name)
+    planes = {net.at(domain).plane.name: net.at(domain).plane for domain in AB}
+
+    def found(domain: str) -> dict[str, Any]:
+        where = net.domains[domain].paths.logs / TRACE_FILE
+        lines = [json.loads(line) for line in where.read_text().splitlines() if trace in line] if where.exists() else []
+        spans = [span for line in lines for span in line["resourceSpans"][0]["scopeSpans"][0]["spans"]]
+        assert {span["traceId"] for span in spans} <= {trace}
+        assert len({span["spanId"] for span in spans}) == len(spans), "each once"
+        return {span["name"]: span for span in spans}
+
+    for plane in planes:
+        until(f"the spans of {plane}", lambda plane=plane: f"job {name}" in found(plane))
+        tasks = found(plane)
+        assert {"check", "task a", "run", f"job {name}"} <= tasks.keys()
+        assert tasks["task a"]["parentSpanId"] == tasks[f"job {name}"]["spanId"]
+    for domain in AB:
+        until(
+            f"the pod's span of {domain}", lambda domain=domain: any(each.startswith("pod ") for each in found(domain))
+        )
+        (pod,) = (each for each in found(domain) if each.startswith("pod "))
+        party = found(net.at(domain).plane.name)[domain]
+        assert found(domain)[pod]["parentSpanId"] == party["spanId"], "a lite's pods are below its master's task"
+        assert party["parentSpanId"] == found(net.at(domain).plane.name)["task a"]["spanId"]
+        stdout = "".join(each.read_text() for each in net.domains[domain].paths.stdout.rglob("*.log"))
+        assert f"parent=00-{trace}-{found(domain)[pod]['spanId']}-01" in stdout
+
+
 def test_two_roles_in_one_domain(net: Net, puppets: Puppets, name: str) -> None:
     parties: list[Any] = [{"domainID": "alice", "role": "host"}, {"domainID": "alice", "role": "guest"}, {"domainID": "bob", "role": "guest"}]  # fmt: skip
     net.at("alice").apply(job(name, "alice", task("a", *parties)))
@@ -146,6 +188,42 @@ def test_a_tolerable_task_may_fail(net: Net, puppets: Puppets, name: str, mode: 
     until("the task failed", lambda: net.at("alice").tasks(name)["a"]["status"]["phase"] == "Failed")
     puppets.release(name)
     succeeded(net, name, *AB)
+
+
+# Retries, and tasks that do nothing.
+
+
+def test_a_task_that_fails_twice_is_begun_again_at_all_parties(net: Net, puppets: Puppets, name: str) -> None:
+    puppets.hold(name)
+    config = {"retry": {"count": 3, "backoffSeconds": 1}}
+    net.at("alice").apply(job(name, "alice", task("a", *AB, scheduleConfig=config), task("b", *AB, after="a")))
+    for attempt in (1, 2):
+        puppets.until_started(name, 2 * attempt)
+        puppets.release(name, 7, domain="bob", word="a")
+    puppets.until_started(name, 6)
+    puppets.release(name)
+    succeeded(net, name, *AB)
+    for domain in AB:
+        (attempts,) = net.at(domain).job(name)["status"]["taskAttempts"].values()
+        assert [(each["attempt"], each["reason"]) for each in attempts] == [(1, "TaskFailed"), (2, "TaskFailed")]
+        assert all("exited with 7" in each["message"] for each in attempts)
+    assert sorted(each.word for each in puppets.starts(name)) == ["a"] * 6 + ["b"] * 2
+    net.until_clean()
+
+
+@p2p_only
+def test_a_task_that_sleeps_is_begun_again_and_then_ended(net: Net, puppets: Puppets, name: str) -> None:
+    """The agents measure that the engines use no CPU; nobody tells them."""
+    puppets.hold(name)
+    config = {"stallSeconds": 5, "stallAction": "Restart", "retry": {"count": 1}}
+    net.at("alice").apply(job(name, "alice", task("a", *AB, scheduleConfig=config)))
+    puppets.until_started(name, 4)
+    for domain in AB:
+        net.at(domain).until_phase(name, "Failed")
+        (attempts,) = net.at(domain).job(name)["status"]["taskAttempts"].values()
+        assert [each["reason"] for each in attempts] == ["TaskStalled"] * 2
+    assert "no engine did anything since" in net.at("alice").job(name)["status"]["message"]
+    assert len(puppets.starts(name)) == 4
 
 
 # Commands.
@@ -325,6 +403,26 @@ def test_engines_talk_through_the_gateways(net: Net, name: str) -> None:
         assert received(net.domains[each]) - before[each] > 5_000_000, f"the message to {each} took another way"
 
 
+FORGER = """
+printf '\\033]0;owned\\007\\033[2J\\n'
+printf '{"time": "2026-01-02T03:04:05.678Z", "level": "error", "source": "controller", "task": "x", "party": "bob"}\\n'
+"""
+
+
+def test_what_an_engine_prints_is_found_as_its_own_and_nothing_else(net: Net, name: str) -> None:
+    """And in the logs of its own domain only."""
+    net.register(app_image("forger", FORGER))
+    net.at("alice").apply(job(name, "alice", task("a", *AB, image="forger")))
+    succeeded(net, name, *AB)
+    for domain in AB:
+        path = f"/api/v1/namespaces/{domain}/pods/*/log?job={name}&source=engine"
+        lines = until(f"{domain} has lines", lambda p=path, d=domain: net.at(d).get(p)["lines"])
+        assert {(line["source"], line["party"], line["level"]) for line in lines} == {("engine", domain, "")}
+        assert len(lines) == 2
+    own = net.at("alice").get(f"/api/v1/namespaces/alice/pods/*/log?job={name}&source=controller")["lines"]
+    assert all("owned" not in line["text"] for line in own)
+
+
 def received(domain: Domain) -> int:
     """Bytes that came in at the public port of a gateway, by Envoy's own count."""
 
@@ -336,3 +434,140 @@ def received(domain: Domain) -> int:
             await admin.close()
 
     return int(asyncio.run(asked()).rpartition(":")[2])
+
+
+# Metrics.
+
+_MEASURED = """
+import http.server, os, shutil, threading
+
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b"# TYPE engine_rounds_total counter\\nengine_rounds_total{pod=\\"mine\\"} 7\\nnode_load1 98765.4\\ncoterie_jobs 98765.4\\n"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+server = http.server.HTTPServer(("", int(os.environ["KUSCIA_PORT_TALK_NUMBER"])), Page)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+os.mkfifo("/tmp/code", 0o600)
+code = os.open("/tmp/code", os.O_RDWR)
+shutil.copy("task.conf", "/tmp/hello.tmp")
+os.rename("/tmp/hello.tmp", "/tmp/hello")
+os._exit(int(os.read(code, 10)))
+"""
+
+
+def scraped(domain: Domain, port: int | None = None) -> list[str]:
+    metrics = domain.settings.metrics
+    with urllib.request.urlopen(f"http://{metrics.address}:{port or metrics.port}/metrics", timeout=20) as answer:
+        return str(answer.read().decode()).splitlines()
+
+
+@p2p_only
+def test_the_page_of_metrics_while_a_job_runs(net: Net, puppets: Puppets, name: str) -> None:
+    """Each party sees its own engine and its own page; what the engine pretends to be is left out."""
+    image = app_image("measured", "", metricProbe={"path": "/metrics", "port": "talk"})
+    image["spec"]["image"] = {"name": "coterie/python", "tag": "latest"}
+    container = image["spec"]["deployTemplates"][0]["spec"]["containers"][0]
+    container["command"] = ["python", "-c", _MEASURED]
+    net.register(image)
+    puppets.hold(name)
+    net.at("alice").apply(job(name, "alice", task("a", *AB, image="measured")))
+    found = {each.domain: each.task for each in puppets.until_started(name, 2)}
+    for each in AB:
+        domain = net.domains[each]
+        pod = f"/api/v1/namespaces/{each}/pods/{found[each]}-0"
+        # Before the first scrape: engines are asked every 15 seconds.
+        until("the engine is running", lambda d=domain, p=pod: (d.get(p) or {})["status"]["phase"] == "Running")
+        until(
+            "the task is running",
+            lambda d=domain: [t["status"]["phase"] for t in d.tasks(name).values()] == ["Running"],
+        )
+        page = scraped(domain)
+        which = f'namespace="{each}",pod="{found[each]}-0",task="{found[each]}",party="{each}"'
+        assert f'engine_rounds_total{{{which},exported_pod="mine"}} 7' in page
+        assert f'coterie_source_up{{source="engine",{which}}} 1' in page
+        assert 'coterie_engine_series_dropped_total{reason="reserved"} 2' in page
+        info = f'namespace="{each}",pod="{found[each]}-0",job="{name}",task="{found[each]}",party="{each}"'
+        assert f"coterie_pod_info{{{info}}} 1" in page
+        assert not [line for line in page if line.endswith(" 98765.4")]
+        assert 'coterie_jobs{phase="Running"} 1' in page
+    puppets.release(name)
+    succeeded(net, name, *AB)
+    page = scraped(net.domains["alice"])
+    values = dict(line.rpartition(" ")[::2] for line in page if not line.startswith("#"))
+    for stage in ("waiting", "reserved", "starting", "running"):
+        assert float(values[f'coterie_task_stage_seconds_count{{stage="{stage}"}}']) >= 1, stage
+    assert float(values['kuscia_job_result_stats{result="succeeded"}']) >= 1
+    assert float(values['coterie_scheduler_attempts_total{result="scheduled"}']) >= 1
+    assert values['coterie_interconn_up{host="bob",member="alice"}'] == "1"
+    down = [row for row, value in values.items() if row.startswith("coterie_source_up") and value == "0"]
+    assert not [row for row in down if "engine" not in row], "every part of the page answers"
+    assert 'coterie_queue_depth{controller="kusciajob"} 0' in scraped(net.domains["alice"], 8090)
+    undocumented = [each for each in families_of(page) if not documented(each)]
+    assert undocumented == []
+    if PROMTOOL.exists():
+        check_page("\n".join(page) + "\n")
+
+
+_NOTHING_TO_SHOW = {
+    "DCGM_": "no GPU on the machines of these tests",
+    "coterie_datamesh_": "these engines read no data",
+    "coterie_grant_": "these engines read no data",
+    "gin_": "nobody calls KusciaAPI here, and a scrape does not wake it",
+    "envoy_cluster_upstream_": "Envoy makes the counters of a route with its first request",
+    "ss_": "a route that nobody uses has no connections",
+    "coterie_container_restarts": "no container was restarted",
+    "coterie_task_bandwidth_": "this task requests no bandwidth",
+    "coterie_link_": "these links have no capacity",
+    "apiserver_request_total": "no request failed",
+    "coterie_pending": "nothing waits",
+}
+"""Families of panels that may be empty here, and why."""
+
+
+@p2p_only
+def test_every_panel_and_every_alert_works_on_a_live_network(
+    net: Net, puppets: Puppets, name: str, tmp_path: Path
+) -> None:
+    if not PROMTOOL.exists():
+        pytest.skip("no Prometheus here: run scripts/get-servers")
+    puppets.hold(name)
+    net.at("alice").apply(job(name, "alice", task("a", *AB)))
+    puppets.until_started(name, 2)
+    pages = [net.domains[each].settings.metrics for each in AB]
+    (tmp_path / "rules.yml").write_text(alerts.text())
+
+    async def look() -> tuple[list[str], list[tuple[str, str]]]:
+        targets = [f"{page.address}:{page.port}" for page in pages]
+        rules = f"rule_files: [{tmp_path / 'rules.yml'}]\n"
+        async with running_prometheus(tmp_path, targets, interval="1s", extra=rules) as prometheus:
+            await prometheus.wait_for_scrape(12)  # pods are sampled in the background, so the first pages lack them
+            empty = []
+            for board in BOARDS:
+                for panel in board.panels:
+                    for query in panel.queries:
+                        expression = query.promql.replace("$instance", ".*").replace("$__rate_interval", "10s")
+                        if not await prometheus.query(expression):
+                            empty.append(f"{board.name}: {panel.title}: {expression}")
+            return empty, await prometheus.rule_health()
+
+    empty, rules = asyncio.run(look())
+    unexplained = [each for each in empty if not any(family in each for family in _NOTHING_TO_SHOW)]
+    assert not unexplained, "\n".join(unexplained)
+    assert [each for each in rules if each[1] != "ok"] == [] and len(rules) == sum(len(g.alerts) for g in alerts.GROUPS)
+    puppets.release(name)
+    succeeded(net, name, *AB)
+
+
+def families_of(page: list[str]) -> list[str]:
+    return [line.split(" ")[2] for line in page if line.startswith("# TYPE ") and "engine_rounds" not in line]
+
+
+def documented(family: str) -> bool:
+    """By name, or by the beginning of a name with a star, in the guide."""
+    text = (Path(__file__).parents[2] / "docs/guide/metrics.md").read_text()
+    names = re.findall(r"`([a-zA-Z0-9_*]+)(?:\{[^`]*\})?`", text)
+    return any(re.fullmatch(each.replace("*", ".*"), family) for each in names)

@@ -184,6 +184,26 @@ def test_a_task_runs_on_the_machine_that_joined(bench: Joined) -> None:
     assert places(bench, name) == {"m2"}
 
 
+def test_logs_of_a_job_are_found_on_all_machines_when_its_pods_are_gone(bench: Joined) -> None:
+    name = submit(bench, "sample", {}, *AB)
+    ended(bench, name)
+    until("the pod is gone", lambda: name not in bench.kubectl("get pods -n alice -o name"), SECONDS)
+
+    def found() -> list[dict[str, Any]]:
+        text = bench["m1"].coterie("job", "logs", name, "--source", "all", "-o", "json")
+        lines = [json.loads(line) for line in text.splitlines()]
+        return lines if {"engine", "gateway"} <= {line["source"] for line in lines} else []
+
+    lines = until("Envoy has written its lines", found, SECONDS)
+    places_of = {(line["source"], line.get("node", "")) for line in lines}
+    assert {("engine", "m2"), ("gateway", "m1"), ("controller", ""), ("scheduler", "")} <= places_of
+    assert {line.get("party", "") for line in lines} == {"alice", ""}, "bob's logs are bob's"
+    assert [line["at"] for line in lines] == sorted(line["at"] for line in lines)
+    spoken = bench["m1"].coterie("job", "logs", name, "--grep", "alice spoke with b.b", "--no-prefix")
+    assert spoken.strip().endswith("alice spoke with bob")
+    assert "alice spoke with bob" in bench["m1"].coterie("job", "logs", name), "without a query too"
+
+
 @pytest.mark.skipif(
     not psi_environment.installed(psi_environment.directory(App.standard())) or not shutil.which("sort"),
     reason="the environment of the PSI engine is not there: make psi",

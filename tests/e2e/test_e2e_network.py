@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import socket
+import time
+import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +27,7 @@ from network_kit import (
     needs_names,
     processes,
 )
+from prometheus_kit import PROMTOOL, check_page, scraped
 
 from coterie.base import pki
 from coterie.cli import network
@@ -98,6 +101,46 @@ def test_pods_call_services_of_partners_by_name(p2p: Hand) -> None:
     assert p2p.run_in("carol", "carol", CONVERSE, "talk.bob.svc:80") == "PERMISSION_DENIED"
     assert wrong(p2p, "alice", "bob", "--service", "echo") == set()
     assert wrong(p2p, "carol", "bob", "--service", "echo") == {"service"}
+
+
+def test_metrics_of_links_and_pods(p2p: Hand) -> None:
+    """On each node's page, as root and as an ordinary user, whose connections to partners belong to the relay."""
+    p2p.apply("bob", *a_server("bob", "echo", ECHO, "alice"))
+    p2p.apply("alice", a_pod("alice", "caller"))
+    for domain, name in (("bob", "echo"), ("alice", "caller")):
+        p2p.pod_ready(domain, domain, name)
+
+    def called() -> bool:
+        return p2p.run_in("alice", "alice", CALL, "http://echo.bob.svc/").startswith("200 ")
+
+    until("alice reaches echo", called, PATIENCE)
+
+    def page(domain: str) -> str:
+        with urllib.request.urlopen(f"http://{address_of(p2p, domain)}:9091/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    text = page("alice")
+    found = scraped(text)
+
+    def value(name: str, /, **wanted: str) -> float:
+        return next(value for labels, value in found[name].rows.items() if wanted.items() <= dict(labels).items())
+
+    assert value("coterie_route_up", source="alice", destination="bob") == 1
+    assert value("envoy_cluster_upstream_rq_total", envoy_cluster_name="alice-to-bob-http") > 0
+    assert value("coterie_route_sent_bytes_total", source="alice", destination="bob") > 0
+    assert value("ss_total_connections", type="ss", remote_domain="bob", aggregation_function="sum") > 0
+    assert value("ss_rtt", type="ss", remote_domain="bob", aggregation_function="avg") > 0
+    assert value("coterie_token_expiry_timestamp_seconds", source="bob", destination="alice") > time.time()
+    for name in ("domain", "ca", "partner/bob", "partner/carol"):
+        assert value("coterie_certificate_expiry_timestamp_seconds", name=name) > time.time()
+    pod = {"namespace": "alice", "pod": "caller", "interface": "eth0"}
+    for name in ("receive", "transmit"):
+        assert value(f"container_network_{name}_bytes_total", **pod) > 500
+        assert value(f"container_network_{name}_packets_total", **pod) > 5
+    assert set(found["coterie_source_up"].rows.values()) == {1.0}, found["coterie_source_up"]
+    if PROMTOOL.exists():
+        for domain in ("alice", "bob"):
+            check_page(page(domain))
 
 
 # What somebody broke.

@@ -3,14 +3,16 @@ why. The commands are typed as the guide has them."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from jobs_kit import API, CROSS_DOMAIN, Net, Object, job, network, task, until
+from jobs_kit import API, CROSS_DOMAIN, Net, Object, app_image, job, network, task, until
 from kubectl_runner import chosen
+from planted_secrets import REQUESTS, SECRET, VARIABLE, coterie, found_in, planted, script_of, unpacked
 from puppets import Puppets
 
 pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
@@ -152,3 +154,60 @@ def test_a_deployment_waits_is_refused_and_never_runs_a_command_of_the_partner(
     made.at("alice").call("DELETE", f"{_DEPLOYMENTS}/{name}")
     until("it is gone at bob's", lambda: made.at("bob").get(f"{_DEPLOYMENTS}/{name}") is None)
     policy(made, "allow", "alice")
+
+
+def test_a_failure_is_looked_into_by_both_and_no_secret_crosses(net: tuple[Net, Puppets]) -> None:
+    """A task fails at bob, whose engine printed secrets. alice asks, bob looks and approves, and both write bundles. Secrets are in
+    logs, objects and files; they are searched for in all that crossed or was written."""
+    made, _ = net
+    alice, bob = made.at("alice"), made.at("bob")
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "db", "namespace": "bob"}}
+    bob.call("POST", "/api/v1/namespaces/bob/secrets", {**secret, "stringData": {"password": SECRET}})
+    secrets = planted(made)
+    alice.apply(app_image("leaky", "echo begin of alice; sleep 2; exit 1"))
+    environment = [{"name": "DB_PASSWORD", "value": VARIABLE}]
+    bob.apply(app_image("leaky", script_of(secrets), env=environment))
+    alice.submit(job("fails", "alice", task("a", *AB, image="leaky", input='{"api_key": "planted-input-key"}')))
+    for each in (alice, bob):
+        each.until_phase("fails", "Failed")
+
+    asked = coterie(made, "alice", "logrequest", "create", "fails", "--party", "bob", "--reason", "it failed at yours")
+    name = re.findall(r"log request (\S+) made", asked)[0]
+    until("bob has a preview", lambda: "preview" in (bob.get(f"{REQUESTS % 'bob'}/{name}") or {}).get("status", {}))
+    preview = coterie(made, "bob", "logrequest", "preview", name)
+    assert "begin of bob" in preview and "ERROR rows 12" in preview
+    assert found_in(preview, secrets) == []
+    assert "begin of bob" not in str(alice.list(f"/apis/{API}/logrequests")), "nothing before the approval"
+    assert "Answered" in coterie(made, "bob", "logrequest", "approve", name)
+    until(
+        "alice has the answer",
+        lambda: alice.get(f"{REQUESTS % 'alice'}/{name}")["status"].get("phase") == "Answered",
+    )
+    shown = coterie(made, "alice", "logrequest", "show", name)
+    assert "ERROR rows 12" in shown and found_in(shown, secrets) == []
+    for each in (alice, bob):
+        everything = str(each.list(f"/apis/{API}/logrequests"))
+        assert found_in(everything, secrets) == []
+
+    # The other way round a standing policy answers.
+    coterie(made, "alice", "policy", "set", "bob", "--logs", "engine,gateway")
+    answer = coterie(made, "bob", "job", "logs", "fails", "--party", "alice", "--ask", "what did you see?", "-f")
+    assert "begin of alice" in answer
+
+    for domain, other in (("alice", "bob"), ("bob", "alice")):
+        target = made.root / f"{domain}.tar.gz"
+        assert "look through it before you pass it on" in coterie(
+            made, domain, "job", "bundle", "fails", "-o", str(target)
+        )
+        files = unpacked(target)
+        assert target.stat().st_mode & 0o777 == 0o600
+        text = "\n".join(files.values())
+        assert found_in(text, {**secrets, "input": "planted-input-key"}) == []
+        assert f"begin of {domain}" in files.get("logs/own/engine.log", ""), files["README.md"]
+        assert [path for path in files if path.startswith(f"logs/{other}/")], "with the partner's consent"
+        assert f"begin of {other}" in text and "objects/kusciajob/cross-domain.fails.yaml" in files
+        assert files["logs/own/gateway.log"] is not None and '"envoy"' in files["versions.json"]
+        assert "BEGIN PRIVATE KEY" not in text and "BEGIN RSA PRIVATE KEY" not in text
+        for private in made.at(domain).paths.home.rglob("*.key"):
+            if private.is_file() and "PRIVATE KEY" in private.read_text():
+                assert private.read_text().splitlines()[1] not in text

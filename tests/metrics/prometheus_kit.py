@@ -57,6 +57,10 @@ ALLOWED: Mapping[str, frozenset[str]] = {
         for name, each in FAMILIES.items()
         if each.kind == "counter" and not name.endswith("_total")
     },
+    "kuscia_job_requeue_count": frozenset([NO_TOTAL, COUNT_ON_COUNTER]),
+    "kuscia_task_requeue_count": frozenset([NO_TOTAL, COUNT_ON_COUNTER]),
+    "kuscia_job_result_stats": frozenset([NO_TOTAL]),
+    "kuscia_task_result_stats": frozenset([NO_TOTAL]),
 }
 """Complaints about style that a page may cause, by metric: those of promised names. All others fail `check_page`."""
 ALLOWED_PATTERNS: Sequence[tuple[re.Pattern[str], str]] = (
@@ -150,6 +154,17 @@ class RunningPrometheus:
         """As Prometheus sees them: `health`, `lastError`, `scrapeUrl`, ..."""
         found: list[dict[str, Any]] = (await self._get("/api/v1/targets"))["data"]["activeTargets"]
         return found
+
+    async def rule_health(self) -> list[tuple[str, str]]:
+        """(alert, health) of all rules, once each was evaluated."""
+        end = time.monotonic() + _BOUND
+        while True:
+            groups = (await self._get("/api/v1/rules"))["data"]["groups"]
+            found = [(rule["name"], rule["health"]) for group in groups for rule in group["rules"]]
+            if found and all(health != "unknown" for _, health in found):
+                return found
+            assert time.monotonic() < end, f"rules were not evaluated within {_BOUND:g} s: {found}"
+            await asyncio.sleep(0.1)
 
     async def metadata(self) -> dict[str, str]:
         """Type of each family that was scraped."""

@@ -119,7 +119,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
             'kuscia_job_result_stats{result="succeeded"}': "0x60",
         },
     ),
-    "CoterieTaskStalled": ({"coterie_stalled_tasks": "2x60"}, {"coterie_stalled_tasks": "0x60"}),
+    "CoterieTaskStalled": ({"coterie_task_stalls_total": "0x55 1x4"}, {"coterie_task_stalls_total": "3x60"}),
     "CoterieGrantRefusals": (
         {'coterie_grant_refusals_total{partner="bob"}': "0+5x60"},
         {'coterie_grant_refusals_total{partner="bob"}': "0+0.1x60"},
@@ -134,13 +134,21 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'coterie_reconcile_errors_total{controller="x"}': "7x60"},
     ),
     "CoterieLoopLag": (
-        {'coterie_loop_lag_seconds{quantile="0.99"}': "0.4x60"},
-        {'coterie_loop_lag_seconds{quantile="0.99"}': "0.01x60"},
+        {
+            'coterie_loop_lag_seconds_bucket{le="0.1"}': "0+10x60",
+            'coterie_loop_lag_seconds_bucket{le="1"}': "0+600x60",
+            'coterie_loop_lag_seconds_bucket{le="+Inf"}': "0+600x60",
+        },
+        {
+            'coterie_loop_lag_seconds_bucket{le="0.1"}': "0+600x60",
+            'coterie_loop_lag_seconds_bucket{le="1"}': "0+600x60",
+            'coterie_loop_lag_seconds_bucket{le="+Inf"}': "0+600x60",
+        },
     ),
     "CoterieSourceDown": ({'coterie_source_up{source="envoy"}': "0x60"}, {'coterie_source_up{source="envoy"}': "1x60"}),
     "CoterieSeriesDropped": (
-        {'coterie_series_dropped{family="x"}': "5x60"},
-        {'coterie_series_dropped{family="x"}': "0x60"},
+        {'coterie_series_dropped_total{family="x"}': "0+5x60"},
+        {'coterie_series_dropped_total{family="x"}': "7x60"},
     ),
     "CoterieDiskNearlyFull": (
         {f"node_filesystem_avail_bytes{_DISK}": "5x60", f"node_filesystem_size_bytes{_DISK}": "100x60"},
@@ -155,10 +163,6 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "CoterieFilesNearlyUsed": (
         {"process_open_fds": "90x60", "process_max_fds": "100x60"},
         {"process_open_fds": "9x60", "process_max_fds": "100x60"},
-    ),
-    "CoterieClockOff": (
-        {'coterie_clock_offset_seconds{partner="bob"}': "-3x60"},
-        {'coterie_clock_offset_seconds{partner="bob"}': "0.5x60"},
     ),
     "CoterieGpuError": ({'DCGM_FI_DEV_XID_ERRORS{gpu="0"}': "79x60"}, {'DCGM_FI_DEV_XID_ERRORS{gpu="0"}': "0x60"}),
 }

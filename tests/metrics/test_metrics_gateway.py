@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from gateway_kit import Pair, pair
-from prometheus_kit import check_page, needs_prometheus
+from prometheus_kit import check_page, needs_prometheus, running_prometheus
 
+from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.exposition import Family
+from coterie.kube.metrics.endpoint import ScrapeAccess
 from coterie.kube.metrics.sources import MetricsPage
 from coterie.kuscia.gateway.metrics.envoy_families import FAMILIES
 from coterie.kuscia.gateway.metrics.envoy_source import EnvoyStatsSource
 from coterie.kuscia.gateway.metrics.socket_source import RouteSocketsSource
+from coterie.node.parts.metrics import MetricsPort
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CLUSTER = 'envoy_cluster_name="alice-to-bob-http"'
@@ -117,3 +122,26 @@ async def test_sockets_of_the_gateway_only(domains: Pair) -> None:
 async def test_promtool_reads_the_gateways_page(domains: Pair) -> None:
     await domains.call("echo.bob.svc", "/")
     check_page(await MetricsPage([envoy_source(domains), socket_source(domains)]).text())
+
+
+@needs_prometheus
+async def test_prometheus_scrapes_the_gateways_page(domains: Pair, tmp_path: Path) -> None:
+    """As OpenMetrics: the promised counters without `_total` are there by their names."""
+    await domains.call("echo.bob.svc", "/")
+    bound = socket.create_server(("127.0.0.1", 0))
+    port = MetricsPort(bound, [envoy_source(domains)], [socket_source(domains)], ScrapeAccess(), SYSTEM_CLOCK)
+    running = asyncio.create_task(port.run())
+    await port.ready.wait()
+    try:
+        async with running_prometheus(tmp_path, [f"127.0.0.1:{bound.getsockname()[1]}"]) as prometheus:
+            await prometheus.wait_for_scrape(2)
+            for name in PROMISED.split():
+                found = await prometheus.query(f'envoy_cluster_{name}{{envoy_cluster_name=~".+-to-.+-http"}}')
+                assert [row["envoy_cluster_name"] for row, _ in found] == ["alice-to-bob-http"], name
+            for name in ("ss_rtt", "ss_retrans", "ss_total_connections", "ss_retran_rate"):
+                found = await prometheus.query(f'{name}{{type="ss", remote_domain="bob"}}')
+                assert len(found) == 1, name
+            assert await prometheus.query("increase(envoy_cluster_upstream_rq_timeout[1m]) >= 0")
+    finally:
+        port.stop()
+        await running

@@ -30,8 +30,8 @@ def test_each_part_is_built_after_those_it_needs() -> None:
 @pytest.mark.parametrize(
     ("document", "expected"),
     [
-        ({"mode": "master"}, ["control-plane", "gateway", "dns", "kusciaapi", "metrics"]),
-        ({"mode": "master", **OFF}, ["control-plane", "metrics"]),
+        ({"mode": "master"}, ["control-plane", "gateway", "dns", "kusciaapi", "controller-health", "metrics"]),
+        ({"mode": "master", **OFF}, ["control-plane", "controller-health", "metrics"]),
         (
             {"mode": "autonomy"},
             [
@@ -45,6 +45,7 @@ def test_each_part_is_built_after_those_it_needs() -> None:
                 "policies",
                 "services",
                 "agent",
+                "controller-health",
                 "metrics",
             ],
         ),

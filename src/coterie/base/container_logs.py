@@ -2,22 +2,31 @@
 
     <domain>/var/stdout/pods/<namespace>_<pod>_<uid>/<container>/<run>.log
 
-A rotated file keeps its name with something appended (`0.log.1`, ...); older files are read before newer ones.
+A rotated file keeps its name with something appended (`0.log.1`, ...; `0.log.1.gz` when its pod is gone); older files are read
+before newer ones.
 Following looks at the file a few times a second, and only while somebody follows.
 """
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from coterie.base.clock import Clock
+from coterie.base.lazy_import import lazy_import
+
+if TYPE_CHECKING:
+    import gzip
+else:
+    gzip = lazy_import("gzip")
 
 _CHUNK = 64 * 1024
 _POLL_SECONDS = 0.1
+_MAX_UNPACKED = 1 << 30
 _LONGEST_LINE = 1 << 20
 """Bytes after which a line is shown in pieces."""
 
@@ -109,7 +118,8 @@ class _Tail:
 
 def _existing(path: Path, current: _Tail, tail: int | None) -> Iterator[bytes]:
     """What is in the files now; with `tail`, from where that many last lines begin."""
-    older = sorted(path.parent.glob(path.name + ".*"), key=lambda each: each.stat().st_mtime_ns)
+    named = [each for each in path.parent.glob(path.name + ".*") if each.suffix != ".part"]
+    older = sorted(named, key=lambda each: each.stat().st_mtime_ns)
     file = current.open()
     if tail is None:
         wanted = [(each, 0) for each in older]
@@ -119,19 +129,27 @@ def _existing(path: Path, current: _Tail, tail: int | None) -> Iterator[bytes]:
         for each in reversed(older):
             if found >= tail:
                 break
-            with each.open("rb") as old:
+            with _opened(each) as old:
                 begin, more = tail_start(old, tail - found)
             wanted.insert(0, (each, begin))
             found += more
         if file is not None:
             file.seek(start)
     for each, begin in wanted:
-        with each.open("rb") as old:
+        with _opened(each) as old:
             old.seek(begin)
             while data := old.read(_CHUNK):
                 yield data
     while data := current.more():
         yield data
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A file that was moved aside."""
+    if path.suffix != ".gz":
+        return path.open("rb")
+    with gzip.open(path) as packed:
+        return io.BytesIO(packed.read(_MAX_UNPACKED))
 
 
 def tail_start(file: BinaryIO, lines: int) -> tuple[int, int]:

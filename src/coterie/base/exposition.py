@@ -10,7 +10,7 @@ summaries carry the suffix of their name before a space: `("_bucket le=\"1\"", 3
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -54,35 +54,39 @@ def merged(families: Iterable[Family]) -> list[Family]:
 
     Several sources may know of the same family (`process_open_fds`); a page that names it twice is refused as a whole.
     """
-    found: dict[str, Family] = {}
-    rows: dict[str, dict[str, float]] = {}
+    found: dict[str, list[Family]] = {}
     for family in families:
-        if family.name not in found:
-            found[family.name] = family
-            rows[family.name] = dict(family.rows)
-        else:
-            for where, value in family.rows:
-                rows[family.name].setdefault(where, value)
-    return [Family(each.name, each.help, each.kind, list(rows[name].items())) for name, each in found.items()]
+        found.setdefault(family.name, []).append(family)
+    return [_united(same) for same in found.values()]
+
+
+def _united(same: Sequence[Family]) -> Family:
+    first = same[0]
+    if len(same) == 1 and len({where for where, _ in first.rows}) == len(first.rows):
+        return first
+    rows: dict[str, float] = {}
+    for family in same:
+        for where, value in family.rows:
+            rows.setdefault(where, value)
+    return Family(first.name, first.help, first.kind, list(rows.items()))
 
 
 def render(families: Iterable[Family]) -> str:
-    """The page. Families must have different names (`merged`); each is cut at MAX_ROWS, and `dropped` says by how much."""
-    lines: list[str] = []
+    """The page. Families must have different names (`merged`); each is cut at MAX_ROWS."""
+    return "".join(text_pieces(families))
+
+
+def text_pieces(families: Iterable[Family]) -> Iterator[str]:
+    """The page in pieces, one for each family: a page of some megabytes is never in memory as a whole."""
     for family in families:
         name = family.name
-        lines.append(f"# HELP {name} {_escaped_help(family.help)}")
-        lines.append(f"# TYPE {name} {family.kind}")
-        _add_rows(lines, family)
-    lines.append("")
-    return "\n".join(lines)
+        yield _piece(f"# HELP {name} {_escaped_help(family.help)}", f"# TYPE {name} {family.kind}", family)
 
 
-def render_openmetrics(families: Sequence[Family]) -> str:
+def openmetrics_pieces(families: Sequence[Family]) -> Iterator[str]:
     """The same page with the same series as OpenMetrics. There, a counter is named without `_total`, which its row has: one whose promised
     name ends otherwise is of type `unknown`."""
     names = {family.name for family in families}
-    lines: list[str] = []
     for family in families:
         name, kind = family.name, family.kind
         if kind == "counter":
@@ -94,31 +98,24 @@ def render_openmetrics(families: Sequence[Family]) -> str:
         elif kind == "untyped":
             kind = "unknown"
         words = _escaped_help(family.help).replace('"', _QUOTE)
-        lines.append(f"# HELP {name} {words}")
-        lines.append(f"# TYPE {name} {kind}")
-        _add_rows(lines, family)
-    lines.append("# EOF\n")
-    return "\n".join(lines)
+        yield _piece(f"# HELP {name} {words}", f"# TYPE {name} {kind}", family)
+    yield "# EOF\n"
 
 
 def _escaped_help(words: str) -> str:
     return words.replace("\\", "\\\\").replace("\n", "\\n")
 
 
-def _add_rows(lines: list[str], family: Family) -> None:
+def _piece(about: str, kind: str, family: Family) -> str:
     name = family.name
+    lines = [about, kind]
     rows = family.rows if len(family.rows) <= MAX_ROWS else family.rows[:MAX_ROWS]
     for where, value in rows:
         shown = value if type(value) is int else number(value)
-        if where.startswith("_"):
+        if where[:1] == "_":
             suffix, _, where = where.partition(" ")
             lines.append(f"{name}{suffix}{{{where}}} {shown}" if where else f"{name}{suffix} {shown}")
         else:
             lines.append(f"{name}{{{where}}} {shown}" if where else f"{name} {shown}")
-
-
-def dropped(families: Iterable[Family]) -> list[Row]:
-    """What `render` leaves out, by family."""
-    return [
-        (labels(family=family.name), len(family.rows) - MAX_ROWS) for family in families if len(family.rows) > MAX_ROWS
-    ]
+    lines.append("")
+    return "\n".join(lines)

@@ -5,6 +5,8 @@
 
     2026-01-02T03:04:05.678Z info  controllers.kusciajob: Phase changed job=alice/job-1 old=Pending new=Running
 
+Facts that concern all lines of a piece of work, such as its job and task, are set around it (`log_context`).
+
 It rides on the standard library's logging, so that records of asyncio or aiohttp come out in the same shape. Secrets
 are kept back three times: a `SecretValue` prints as stars, so does any value whose key names a credential, and text that
 looks like a bearer token or a private key is cut out wherever it stands.
@@ -19,7 +21,9 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -44,6 +48,21 @@ _SECRET_TEXT = re.compile(
     re.DOTALL,
 )
 _PLAIN_VALUE = re.compile(r"[^\s\"=\x00-\x1f\x7f]+")
+
+
+Facts = Callable[[], Mapping[str, Any]]
+_CONTEXT: ContextVar[Facts | None] = ContextVar("log_context", default=None)
+
+
+@contextmanager
+def log_context(facts: Facts) -> Iterator[None]:
+    """Every line that is written inside, also by tasks that are started there, has these facts. They are asked for only when
+    a line is written; what the line says itself goes first."""
+    before = _CONTEXT.set(facts)
+    try:
+        yield
+    finally:
+        _CONTEXT.reset(before)
 
 
 class Logger:
@@ -92,6 +111,8 @@ class Logger:
         trace: bool = False,
     ) -> None:
         merged = {**self._fields, **fields} if self._fields else fields
+        if (context := _CONTEXT.get()) is not None:
+            merged = {**merged, **{key: value for key, value in context().items() if key not in merged}}
         if error is not None:
             merged["error"] = f"{type(error).__name__}: {error}"
         info = (type(error), error, error.__traceback__) if trace and error is not None else None

@@ -91,10 +91,10 @@ def tidy(path: Path, rules: Rotation, now: float) -> None:
                 if number >= rules.max_files or now - each.stat().st_mtime > rules.max_age_days * _DAY:
                     each.unlink()
                 elif number > 1 and each.suffix != ".gz":
-                    _compress(each)
+                    compress(each)
 
 
-def _compress(path: Path) -> None:
+def compress(path: Path) -> None:
     """In place of the file, with its time. An interrupted attempt is begun anew, one that was overtaken by a rotation later."""
     packed, unfinished = path.with_name(path.name + ".gz"), path.with_name(path.name + ".gz.part")
     unfinished.unlink(missing_ok=True)

@@ -318,7 +318,7 @@ def _unquoted(value: str) -> str:
         return ""
 
 
-_NAMING: Final = ("task", "job", "pod", "key", "name", "resource")
+_NAMING: Final = ("task", "job", "pod", "key", "group", "name")
 _OF_NAMESPACE: Final = ("domain", "party", "namespace")
 
 

@@ -49,7 +49,7 @@ class Histogram:
         return [*found, (f"_sum {where}".rstrip(), round(self.total, 6)), (f"_count {where}".rstrip(), so_far)]
 
 
-class Summary:
+class QuantileSummary:
     """Quantiles of the last ten minutes (of at most 500 values), sum and count since the start."""
 
     __slots__ = ("_recent", "count", "total")

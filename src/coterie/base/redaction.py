@@ -32,7 +32,7 @@ _LONGEST_KEY: Final = 400
 _CUT: Final = " [cut]"
 
 _NAMES = (
-    r"pass(?:word|wd|phrase)|pwd|secret|token|credential|api[-_]?key|access[-_]?key|account[-_]?key|private[-_]?key|"
+    r"pass(?:word|wd|phrase)|pwd|secret(?!flow)|token|credential|api[-_]?key|access[-_]?key|account[-_]?key|private[-_]?key|"
     r"client[-_]?key(?:-data)?|encryption[-_]?key|sas[-_]?key|signature"
 )
 _BEGIN = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
@@ -79,8 +79,11 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ),
     (
         "sentence",
-        re.compile(rf"(?i)\b((?:{_NAMES})\s{{1,4}}(?:is|was)\s{{1,4}})\S{{1,4096}}"),
-        rf"\1{_mark('secret')}",
+        re.compile(
+            r"(?i)\b(pass(?:word|wd|phrase)\s{1,4}(?:is|was)\s{1,4})\S{1,4096}"
+            rf"|\b((?:{_NAMES})\s{{1,4}}(?:is|was)\s{{1,4}})(?=\S{{0,64}}\d)\S{{6,4096}}"
+        ),
+        rf"\1\2{_mark('secret')}",
     ),
     (
         "vendor-key",

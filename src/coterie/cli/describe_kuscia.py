@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from coterie.base.trace import trace_id
 from coterie.cli.describe_sheet import NONE, Sheet, moment, pairs, scalar
 from coterie.kube.apiserver.tables.ages import age, human_duration, parse_time
 from coterie.kuscia.api import labels
@@ -41,6 +42,7 @@ def domain(sheet: Sheet, obj: Object, now: float) -> None:
 def job(sheet: Sheet, obj: Object, now: float) -> None:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     sheet.field("Initiator", spec.get("initiator") or "")
+    sheet.field("Trace ID", trace_id(spec.get("initiator") or "", (obj.get("metadata") or {}).get("name") or ""))
     sheet.field("Schedule Mode", spec.get("scheduleMode") or "Strict")
     sheet.field("Parallelism", spec.get("maxParallelism") or 1)
     labels_ = (obj.get("metadata") or {}).get("labels") or {}

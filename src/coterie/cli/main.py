@@ -66,6 +66,9 @@ _JOB_ACTIONS = (
     Command("job show", "show a job in detail, or its timeline", _JOBS, "NAME [options]", also=("describe",)),
     Command("job watch", "show the progress of a job until it ends", _JOBS, "NAME [--timeout TIME]"),
     Command("job logs", "print the logs of the tasks", _JOBS, "NAME [-f] [options]"),
+    Command(
+        "job bundle", "write all about a job into an archive without secrets", _JOBS, "NAME [-o FILE] [--ask TEXT]"
+    ),
     Command("job graph", "draw the task dependencies", _JOBS, "NAME | -f FILE [-o FORMAT]"),
     Command(
         "job stop", "stop a job; it becomes Failed and can be restarted", _JOBS, "NAME [options]", module="job_stage"

@@ -147,7 +147,8 @@ def document(
     out: dict[str, object] = {"mode": mode, "domainID": domain, "root": str(root)}
     if mode != "lite":
         out["apiServer"] = {"host": place.address, "port": place.api}
-        out["controllers"] = {"portRange": list(engine_ports(place))}
+        shared = {"healthPort": 0} if place.address == _SHARED else {}
+        out["controllers"] = {"portRange": list(engine_ports(place)), **shared}
     if mode != "master":
         agent: dict[str, object] = {"nodeName": node_name(domain), "address": place.address, "port": place.agent}
         if mode == "lite":

@@ -107,10 +107,10 @@ JOBS = AlertGroup(
         ),
         Alert(
             "CoterieTaskStalled",
-            "coterie_stalled_tasks > 0",
-            "1m",
+            "increase(coterie_task_stalls_total[15m]) > 0",
+            "0m",
             "warning",
-            "{{ $value }} running tasks have neither computed nor sent anything for a while.",
+            "A running task has neither computed nor sent anything for a while.",
             "`coterie job show JOB` names them; set `scheduleConfig.stallSeconds` to end or restart such tasks.",
         ),
         Alert(
@@ -153,7 +153,7 @@ CONTROL_PLANE = AlertGroup(
         ),
         Alert(
             "CoterieLoopLag",
-            'coterie_loop_lag_seconds{quantile="0.99"} > 0.25',
+            "histogram_quantile(0.99, sum by (instance, le) (rate(coterie_loop_lag_seconds_bucket[5m]))) > 0.25",
             "5m",
             "warning",
             "The node {{ $labels.instance }} is late: one of a hundred steps waits {{ $value }} s.",
@@ -169,7 +169,7 @@ CONTROL_PLANE = AlertGroup(
         ),
         Alert(
             "CoterieSeriesDropped",
-            "coterie_series_dropped > 0",
+            "increase(coterie_series_dropped_total[10m]) > 0",
             "10m",
             "warning",
             "The family {{ $labels.family }} has more rows than a page may have; some are missing.",
@@ -212,14 +212,6 @@ MACHINE = AlertGroup(
             "warning",
             "The node {{ $labels.instance }} has more than 80 % of its files open.",
             "Raise LimitNOFILE of the service; `coterie diagnose bundle` shows which connections are open.",
-        ),
-        Alert(
-            "CoterieClockOff",
-            "abs(coterie_clock_offset_seconds) > 2",
-            "5m",
-            "warning",
-            "The clocks of {{ $labels.instance }} and {{ $labels.partner }} differ by {{ $value }} s.",
-            "Let both machines set their clocks by NTP: tokens and deadlines depend on it.",
         ),
         Alert(
             "CoterieGpuError",

@@ -318,8 +318,12 @@ JOBS = Board(
                     thresholds=_ANY_IS_BAD,
                 ),
                 stat("Succeeded, 1 h", 'sum(increase(kuscia_job_result_stats{@,result="succeeded"}[1h])) or vector(0)'),
-                stat("Stalled tasks", "sum(coterie_stalled_tasks{@}) or vector(0)", thresholds=_ANY_IS_BAD),
-                stat("Longest wait", "max(coterie_pending_seconds{@}) or vector(0)", unit="s"),
+                stat(
+                    "Stalled, 1 h",
+                    "sum(increase(coterie_task_stalls_total{@}[1h])) or vector(0)",
+                    thresholds=_ANY_IS_BAD,
+                ),
+                stat("Longest wait", 'max(coterie_job_oldest_seconds{@,phase!="Running"}) or vector(0)', unit="s"),
             ],
         ),
         Section(
@@ -523,7 +527,11 @@ CONTROL_PLANE = Board(
                 ),
                 graph(
                     "Lag of the event loop",
-                    PanelQuery("coterie_loop_lag_seconds{@}", "{{instance}} {{quantile}}"),
+                    PanelQuery(
+                        f"histogram_quantile(0.99, sum by (le, instance) (rate(coterie_loop_lag_seconds_bucket{{@}}{_PER})))",
+                        "{{instance}}, slowest of a hundred",
+                    ),
+                    PanelQuery("coterie_loop_lag_max_seconds{@}", "{{instance}}, longest"),
                     unit="s",
                 ),
             ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.base.clock import VirtualClock
+from coterie.base.container_logs import LogOptions, read
+from coterie.base.paths import DomainPaths
 from coterie.kube.agent.pods.containers import security_of, termination_message, termination_mount
 from coterie.kube.agent.pods.downward import ConfigProblem, DownwardNodeInfo, field_value, resource_value
 from coterie.kube.agent.pods.environment import expand, variables
-from coterie.kube.agent.pods.garbage import abandoned, old_outputs
+from coterie.kube.agent.pods.garbage import KeptOutput, NodeGarbageCollector, abandoned, kept_outputs, removable
 from coterie.kube.agent.pods.hosts_files import hosts_file, resolver_file
-from coterie.kube.agent.settings import DnsSettings, PodSettings
+from coterie.kube.agent.settings import AgentSettings, DnsSettings, PodLogSettings, PodSettings
 from coterie.kube.agent.volumes import atomic, directories
 from coterie.kube.agent.volumes.atomic import FileContent
 from coterie.kube.agent.volumes.sources import VolumeContext, payload_of, references
@@ -463,5 +467,56 @@ def test_old_output_and_abandoned_directories(tmp_path: Path) -> None:
         file.touch()
         for path in (file, file.parent, tmp_path / name):
             os.utime(path, (1000 - age, 1000 - age))
-    assert [path.name for path in old_outputs(tmp_path, {"known"}, 950)] == ["alice_a_old"]
+    assert [path.name for path in removable(kept_outputs(tmp_path, {"known"}), 950, 0)] == ["alice_a_old"]
     assert [path.name for path in abandoned(tmp_path, {"alice_c_known"})] == ["alice_a_old", "alice_b_new"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "names"),
+    [
+        (0, 0, []),
+        (15, 0, ["a"]),
+        (0, 100, []),
+        (0, 99, ["a"]),
+        (0, 45, ["a", "b"]),
+        (25, 45, ["a", "b"]),
+        (0, 1, ["a", "b", "c"]),
+    ],
+)
+def test_output_is_kept_by_age_and_size(limit: float, most: int, names: list[str]) -> None:
+    kept = [KeptOutput(Path("a"), 10, 30), KeptOutput(Path("b"), 20, 30), KeptOutput(Path("c"), 30, 40)]
+    assert [str(each) for each in removable(kept, limit, most)] == names
+
+
+async def test_the_oldest_output_goes_and_rotated_files_of_gone_pods_are_compressed(tmp_path: Path) -> None:
+    chosen = AgentSettings(
+        node_name="n", paths=DomainPaths(tmp_path), logs=PodLogSettings(max_age_days=1, max_total_bytes=25_000)
+    )
+    pods = tmp_path / "var" / "stdout" / "pods"
+    now = 1_000_000.0
+    for name, age in (("alice_old_u1", 90_000), ("alice_first_u2", 300), ("alice_last_u3", 100), ("alice_runs_u4", 50)):
+        directory = pods / name / "main"
+        directory.mkdir(parents=True)
+        for file in ("0.log", "0.log.1"):
+            (directory / file).write_bytes(b"2026-01-02T03:04:05.000000000Z stdout F x\n" * 250)
+        (directory / "link.log.1").symlink_to("/etc/passwd")
+        for file in directory.iterdir():
+            os.utime(file, (now - age, now - age), follow_symlinks=False)
+        os.utime(directory, (now - age, now - age))
+    collector = NodeGarbageCollector(chosen, lambda: {"u4"}, VirtualClock(datetime.fromtimestamp(now, UTC)))
+    assert await collector.collect() == 2
+    assert sorted(each.name for each in pods.iterdir()) == ["alice_last_u3", "alice_runs_u4"]
+    assert sorted(each.name for each in (pods / "alice_last_u3" / "main").iterdir()) == [
+        "0.log",
+        "0.log.1.gz",
+        "link.log.1",
+    ]
+    assert sorted(each.name for each in (pods / "alice_runs_u4" / "main").iterdir()) == [
+        "0.log",
+        "0.log.1",
+        "link.log.1",
+    ]
+    file = pods / "alice_last_u3" / "main" / "0.log"
+    for tail, count in ((None, 500), (300, 300)):
+        data = b"".join([piece async for piece in read(file, LogOptions(tail=tail), lambda: False, VirtualClock())])
+        assert data == b"x\n" * count

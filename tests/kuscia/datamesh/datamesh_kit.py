@@ -231,7 +231,10 @@ class World:
             labels.COTERIE_APP_IMAGE: app_image, labels.COTERIE_COMPONENT_FIELD: component_field,
         }  # fmt: skip
         pod = {
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": marks, "labels": {labels.KUSCIA_COMMUNICATION_ROLE_CLIENT: str(labelled).lower()}},
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": marks, "labels": {
+                labels.KUSCIA_COMMUNICATION_ROLE_CLIENT: str(labelled).lower(),
+                labels.KUSCIA_CONTROLLER: labels.KUSCIA_CONTROLLER_TASK, labels.KUSCIA_TASK_UID: f"uid-of-{task}",
+            }},
             "spec": {"containers": [{"name": "engine", "image": "engine:1"}], **({"nodeName": node} if node else {})},
         }  # fmt: skip
         made = await self.client.create(PODS.as_dynamic, pod, self.domain)
@@ -353,12 +356,13 @@ def free_ports() -> tuple[int, int]:
 
 @asynccontextmanager
 async def served(
-    directory: Path, idle: float = 300.0, pods: NamespaceListeners | None = None
+    directory: Path, idle: float = 300.0, pods: NamespaceListeners | None = None, traces: Path | None = None
 ) -> AsyncIterator[tuple[World, DataMeshProcess]]:
     async with api_world(directory) as world:
         http, grpc = free_ports()
         informers = Informers(world.client)
-        settings = MeshSettings(world.domain, world.paths, pods.address if pods else "127.0.0.1", http, grpc)
+        address = pods.address if pods else "127.0.0.1"
+        settings = MeshSettings(world.domain, world.paths, address, http, grpc, traces=traces)
         run = directory / "run"
         run.mkdir(mode=0o700)
         made = DataMeshProcess(

@@ -18,6 +18,8 @@ import pytest
 from datamesh_kit import World, reading, served, writing
 
 from coterie.base import listener_handover, network_namespace
+from coterie.base.trace import TraceRing, trace_id
+from coterie.base.trace_socket import SpanReceiver
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.control.on_demand_process import NamespaceListeners, OpenPort
 from coterie.kuscia.api.types.data import DOMAIN_DATA_SOURCES
@@ -48,7 +50,10 @@ async def test_nothing_runs_without_engines_but_the_default_source_is_there(tmp_
 
 
 async def test_who_comes_before_it_serves_waits_and_is_served(tmp_path: Path) -> None:
-    async with served(tmp_path) as (world, made):
+    ring = TraceRing()
+    receiver = SpanReceiver(tmp_path / "t.sock", ring)
+    receiver.start()
+    async with served(tmp_path, traces=tmp_path / "t.sock") as (world, made):
         pair = await world.engine(labelled=False)
         assert made.pid is None
         out = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -60,6 +65,17 @@ async def test_who_comes_before_it_serves_waits_and_is_served(tmp_path: Path) ->
         await writing(world, pair, "out", out)
         assert (await reading(world, pair, "out")).equals(out)
         assert (world.paths.data / "out").read_text().splitlines() == ["id", "1", "2"]
+        found = {family.name: dict(family.rows) for family in await made.metrics.families()}
+        read, write = (f'direction="{each}",partner="alice"' for each in ("read", "write"))
+        assert found["coterie_datamesh_rows_total"] == {write: 2, read: 2}
+        assert found["coterie_datamesh_bytes_total"][read] >= 16
+        assert found["coterie_grant_uses_total"] == {}, "own data needs no grant"
+    receiver.close()
+    # Its spans are in the node's ring.
+    assert [(each.name, each.trace) for each in ring.after(0)[0]] == [
+        ("data write", trace_id("alice", "job-1")),
+        ("data read", trace_id("alice", "job-1")),
+    ]
 
 
 async def test_it_starts_with_the_first_engine_comes_back_and_sleeps_again(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 from datamesh_kit import PEOPLE, World, command, reading, threaded, writing
 
 from coterie.base.clock import VirtualClock
+from coterie.base.trace import TraceRing, trace_id
+from coterie.kuscia.api.jobs.trace_context import pod_span
 from coterie.kuscia.api.types.data import DOMAIN_DATA_RECORDS, DOMAIN_DATAS
 from coterie.kuscia.datamesh.authentication import EngineCaller
 from coterie.kuscia.datamesh.errors import MeshError
@@ -25,6 +27,29 @@ async def test_an_engine_of_an_own_job_reads_a_table(alice: World) -> None:
     await alice.table("people")
     got = await reading(alice, await alice.engine(), "people")
     assert got.equals(PEOPLE)
+
+
+async def test_reads_are_spans_of_the_job_below_that_of_the_pod(alice: World) -> None:
+    await alice.table("people")
+    pair = await alice.engine("bob", job="psi", parties=["alice", "bob"])
+    ring = alice.mesh.flight._traces = TraceRing()
+    with pytest.raises(fl.FlightUnauthorizedError):
+        await reading(alice, pair, "people")
+    assert ring.recorded == 0
+    await alice.grant("g", "people", "bob")
+    assert (await reading(alice, pair, "people")).equals(PEOPLE)
+    assert ring.recorded == 0, "traces are off"
+    ring.on = True
+    await reading(alice, pair, "people")
+    alice.shelf.tables.clear()
+    with pytest.raises(pa.ArrowException):
+        await reading(alice, pair, "people")
+    first, second = ring.after(0)[0]
+    assert (first.name, first.trace) == ("data read", trace_id("bob", "psi"))
+    assert first.parent == pod_span("uid-of-task-1", "task-1-0")
+    assert first.attributes["coterie.data"] == "people" and int(first.attributes["coterie.bytes"]) > 100
+    assert first.end > first.begin and not first.error
+    assert "there is no people.csv" in second.error
 
 
 async def test_columns_come_in_the_order_asked_for(alice: World) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from agent_kit import CONFIG_MAPS, NAMESPACES, World, container, phase, pod, status_named, world
 
-from coterie.base import pki
+from coterie.base import pki, trace
 from coterie.base.clock import VirtualClock
 from coterie.base.secret import SecretValue
 from coterie.kube.agent.pods.downward import DownwardNodeInfo
@@ -211,6 +211,20 @@ async def test_a_template_that_is_not_there_is_told(scene: World) -> None:
     await scene.create(engine_pod(subPath="other.conf"))
     found = await pod_in_time(scene, phase("Failed"))
     assert 'there is no config template "other.conf"' in found["status"]["message"]
+
+
+@pytest.mark.parametrize("given", ["", "00-11111111111111111111111111111111-2222222222222222-00"])
+async def test_an_engine_gets_the_span_of_its_pod_unless_its_author_set_another(scene: World, given: str) -> None:
+    await scene.start_agent()
+    await prepared(scene)
+    made = engine_pod()
+    made["metadata"]["labels"] |= {"kuscia.secretflow/controller": "kusciatask", "kuscia.secretflow/task-uid": "u-t"}
+    made["metadata"]["annotations"][labels.KUSCIA_INITIATOR] = "bob"
+    if given:
+        made["spec"]["containers"][0]["env"].append({"name": "TRACEPARENT", "value": given})
+    env = dict((await started(scene, made)).env)
+    derived = trace.traceparent(trace.trace_id("bob", "j"), trace.span_id("pod", "u-t", "t-0"))
+    assert env["TRACEPARENT"] == (given or derived)
 
 
 async def test_certificates_variables_and_data(scene: World) -> None:

@@ -22,7 +22,7 @@ from coterie.kuscia.api.types.domain import DomainRoute
 from coterie.kuscia.gateway.addresses import Protocol
 from coterie.kuscia.gateway.admin import Admin
 from coterie.kuscia.gateway.metrics import envoy_source, route_source, socket_source
-from coterie.kuscia.gateway.metrics.envoy_source import AnswerRefused, EnvoyPageParser, EnvoyStatsSource
+from coterie.kuscia.gateway.metrics.envoy_source import AnswerRefused, EnvoyPageParser, EnvoyStatsSource, RouteRows
 from coterie.kuscia.gateway.metrics.socket_totals import SocketTotals
 from coterie.kuscia.gateway.model import Route, RoutePort, SnapshotInputs
 
@@ -79,7 +79,7 @@ def test_counters_of_routes_begin_with_zero(tmp_path: Path) -> None:
     )
     found = {
         family.name: dict(family.rows)
-        for family in envoy_source.families_of(EnvoyPageParser().rows(text), known, "alice")
+        for family in envoy_source.families_of(EnvoyPageParser().rows(text), RouteRows(known, "alice"))
     }
     assert found["envoy_cluster_upstream_cx_connect_fail"] == {
         'envoy_cluster_name="alice-to-bob-http"': 0,

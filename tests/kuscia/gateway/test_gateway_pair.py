@@ -12,10 +12,13 @@ import pytest
 import pytest_asyncio
 from gateway_kit import Http2Stream, Pair, call, client_tls, pair, token
 
+from coterie.base.trace import parse_traceparent
+from coterie.kuscia.gateway.access_log_spans import parse_line
 from coterie.kuscia.gateway.addresses import Protocol
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIB = 1 << 20
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(Protocol), ids=str)
@@ -50,6 +53,26 @@ async def test_http1_passes_with_identity_and_without_secrets(domains: Pair) -> 
     assert str(said).find(token("alice", "bob").reveal()) < 0
     assert reply["x-accel-buffering"] == "no"
     assert "kuscia-error-message" not in reply
+
+
+async def test_a_trace_passes_and_what_else_tracing_adds_stays_at_home(domains: Pair) -> None:
+    sent = {"traceparent": PARENT, "tracestate": "vendor=1", "baggage": "customer=secret"}
+    status, said, _ = await domains.call("echo.bob.svc", headers=sent)
+    headers = dict(said["headers"])
+    assert (status, headers["traceparent"]) == (200, PARENT)
+    assert not {"tracestate", "baggage"} & headers.keys()
+    # Inside a domain they are the domain's own.
+    _, said, _ = await call(domains.http, f"{domains.bob.inside}/", "own.bob.svc", headers=sent)
+    assert dict(said["headers"])["baggage"] == "customer=secret"
+
+
+async def test_a_partners_tracing_library_does_not_reach_our_engines(mtls: Pair) -> None:
+    """A gateway that strips nothing: another implementation's."""
+    sent = {**GOOD, "traceparent": PARENT, "tracestate": "ot=th:0", "baggage": "a=b"}
+    status, said, _ = await call(mtls.http, f"{mtls.bob.outside}/", headers=sent, ssl=client_tls("alice"))
+    headers = dict(said["headers"])
+    assert (status, headers["traceparent"]) == (200, PARENT)
+    assert not {"tracestate", "baggage"} & headers.keys()
 
 
 async def test_http2_passes(domains: Pair) -> None:
@@ -197,9 +220,8 @@ async def test_plain_text_is_refused_where_tls_is_asked_for(mtls: Pair) -> None:
 
 
 async def test_refusals_are_logged(mtls: Pair) -> None:
-    await call(
-        mtls.http, f"{mtls.bob.outside}/logged", headers={**GOOD, "Kuscia-Token": "bad"}, ssl=client_tls("alice")
-    )
+    headers = {**GOOD, "Kuscia-Token": "bad", "traceparent": PARENT + " more columns"}
+    await call(mtls.http, f"{mtls.bob.outside}/logged", headers=headers, ssl=client_tls("alice"))
     for _ in range(120):
         lines = [line for line in mtls.bob.log("external").splitlines() if "/logged" in line]
         if lines:
@@ -208,6 +230,10 @@ async def test_refusals_are_logged(mtls: Pair) -> None:
     assert " alice echo.bob.svc " in lines[0]
     assert " 401 " in lines[0]
     assert "bad" not in lines[0]
+    # The trace comes last, after Kuscia's columns and the reason; of what a caller puts there, as much as a trace is long.
+    assert lines[0].endswith(f" - - rbac_access_denied_matched_policy[unauthorized] {PARENT}")
+    found = parse_line(lines[0])
+    assert found is not None and found.sender == parse_traceparent(PARENT)
 
 
 async def test_newcomers_reach_only_the_handshake(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ REQUESTS: dict[str, Object] = {
     "SetBandwidthLimit": {**_IT, **_ON_ALICE, "destination_id": "bob", "limit_kbps": 100},
     "QueryLog": {"task_id": "t"},
     "QueryPodNode": {"task_id": "t", "domain": "alice"},
+    "SearchLog": {"job_id": "job", "domain_id": "alice"},
     "CreateDomainData": {**DATA, "domaindata_id": "another"},
     "UpdateDomainData": DATA,
     "DeleteDomainData": _TABLE,

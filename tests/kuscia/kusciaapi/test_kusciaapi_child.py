@@ -17,10 +17,11 @@ import pytest
 from kusciaapi_kit import Place, slept
 
 from coterie.base import listener_handover, pki
+from coterie.base.exposition import Family
 from coterie.kube.api.meta import Object
 from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kuscia.api.types.domain import DOMAINS
-from coterie.kuscia.kusciaapi.process import GATE_SOCKET, allowed
+from coterie.kuscia.kusciaapi.process import GATE_SOCKET, KusciaApiProcess, allowed
 
 QUERY = "/api/v1/domain/query"
 
@@ -44,14 +45,39 @@ async def domain(place: Place, name: str, **spec: Any) -> None:
 async def test_it_sleeps_until_somebody_calls_and_comes_back_from_the_dead(tmp_path: Path) -> None:
     async with slept(tmp_path) as (place, made):
         await domain(place, "alice")
-        assert made.pid is None
+        assert list(await made.metrics.families()) == []
+        assert made.pid is None, "a scrape does not wake it"
         assert (await place.post(QUERY, {"domain_id": "alice"}))[1]["data"]["domain_id"] == "alice"
         assert (await place.ask("DomainService", "QueryDomain", domain_id="alice")).data.domain_id == "alice"
+        assert await calls(made) == (1, 2), "one of HTTP, two in all"
         before = made.pid
         assert before is not None
         os.kill(before, signal.SIGKILL)
         await until(lambda: made.pid not in (None, before))
         assert (await place.post("/healthZ"))[1]["data"] == {"ready": True}
+        assert await calls(made) == (1, 2), "counted by a process that is gone"
+
+
+async def calls(made: KusciaApiProcess) -> tuple[float, float]:
+    """Queries of domains that were counted, over HTTP and over all."""
+    rows = {name: value for family in await made.metrics.families() for name, value in _rows(family)}
+    http = rows['gin_requests_total code="200",method="POST",url="/api/v1/domain/query",handler="QueryDomain"']
+    return http, rows['coterie_kusciaapi_calls_total method="QueryDomain",result="succeeded"']
+
+
+def _rows(family: Family) -> list[tuple[str, float]]:
+    return [(f"{family.name} {where}", value) for where, value in family.rows]
+
+
+async def test_paths_that_callers_invent_are_no_rows(tmp_path: Path) -> None:
+    async with slept(tmp_path) as (place, made):
+        await domain(place, "alice")
+        for number in range(5):
+            assert (await place.post(f"/invented/{number}"))[0] == 404
+        families = {family.name: family for family in await made.metrics.families()}
+        assert [where for where, _ in families["gin_requests_total"].rows] == [
+            'code="404",method="POST",url="other",handler="other"'
+        ]
 
 
 async def test_it_stays_while_it_is_in_use_and_sleeps_afterwards(tmp_path: Path) -> None:

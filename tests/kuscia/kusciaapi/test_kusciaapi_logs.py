@@ -11,12 +11,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import pytest_asyncio
 from kusciaapi_kit import World, domain_caller, here, served
 
 from coterie.base.clock import SYSTEM_CLOCK, VirtualClock
-from coterie.kube.api.errors import ServiceUnavailable
+from coterie.kube.api.errors import Forbidden, ServiceUnavailable
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS
@@ -24,6 +25,8 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.transport import Disconnected, Transport, TransportRequest, TransportResponse
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS
+from coterie.kuscia.control.log_index import LoggedPod, PodLogIndex
+from coterie.kuscia.kusciaapi.log_search import OPERATIONS as SEARCH
 from coterie.kuscia.kusciaapi.logs import OPERATIONS, in_pages
 from coterie.kuscia.kusciaapi.operations import Mode, OnLite
 
@@ -36,13 +39,21 @@ class Agents:
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
         self.logs: dict[str, bytes | Exception] = {}
+        self.pages: dict[str, Object | Exception] = {}
         self.asked: list[tuple[str, str]] = []
 
     async def send(self, call: TransportRequest) -> TransportResponse:
         if not call.path.endswith("/log"):
             return await self._inner.send(call)
         pod = call.path.split("/")[-2]
+        if pod == "*" and call.path.split("/")[-4] == CROSS_DOMAIN:
+            raise Forbidden("not for domains")
         self.asked.append((pod, call.query))
+        if pod == "*":
+            page = self.pages[call.path.split("/")[-4]]
+            if isinstance(page, Exception):
+                raise page
+            return TransportResponse(200, body=orjson.dumps(page))
         found = self.logs[pod]
         if isinstance(found, Exception):
             raise found
@@ -427,3 +438,61 @@ async def test_over_http_objects_follow_each_other(tmp_path: Path) -> None:
                 assert '"code":13200' not in await answer.text(), (
                     "without `local` too: the pod is gone, the file is here"
                 )
+
+
+# Searching (SearchLog, and QueryLog with its fields). The API server here has no nodes.
+
+
+async def test_a_search_asks_for_the_own_domain_and_gives_lines(alice: World, agents: Agents) -> None:
+    found = {
+        "at": "2026-01-02T03:04:05.000000000Z", "source": "gateway", "party": "alice", "task": "t", "pod": "",
+        "text": "200", "job": "j", "container": "", "node": "n1", "level": "",
+    }  # fmt: skip
+    agents.pages["alice"] = {"lines": [found], "cursor": "2026-01-02T03:04:05.000000000Z", "notes": ["n"]}
+    answer = await alice.call(SEARCH, "SearchLog", job_id="j", task_id="t", sources=["gateway"], grep="2..", limit=5)
+    assert answer.status.code == 0
+    (line,) = answer.lines
+    assert (line.domain_id, line.task_id, line.source, line.text) == ("alice", "t", "gateway", "200")
+    assert (answer.cursor, list(answer.notes)) == ("2026-01-02T03:04:05.000000000Z", ["n"])
+    assert agents.asked == [("*", "job=j&task=t&grep=2..&source=gateway&limit=5")]
+
+
+async def test_a_query_with_a_time_is_a_search_of_one_task(alice: World, agents: Agents) -> None:
+    lines = [{"at": f"2026-01-02T03:04:0{n}.000000000Z", "source": "engine", "text": f"line {n}"} for n in range(5)]
+    agents.pages["alice"] = {"lines": lines, "cursor": "", "notes": []}
+    assert await read(alice, since="1h", limit=2, sources=["engine"]) == (0, "line 3\nline 4")
+    assert (await read(alice, since="1h", follow=True))[0] == 11100
+    assert (await read(alice, grep="("))[0] == 11100
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ({}, "job_id"),
+        ({"job_id": "j", "since": "x"}, "since: 'x' is neither"),
+        ({"job_id": "j", "grep": "("}, "grep: is no regular expression"),
+        ({"job_id": "j", "sources": ["x"]}, "sources: 'x' is unknown"),
+        ({"job_id": "../x"}, "job_id"),
+    ],
+)
+async def test_searches_that_cannot_be_asked(alice: World, request_: Any, says: str) -> None:
+    answer = await alice.call(SEARCH, "SearchLog", **request_)
+    assert answer.status.code == 11100
+    assert says in answer.status.message
+
+
+async def test_logs_of_others_are_not_searched(alice: World) -> None:
+    other = await alice.call(SEARCH, "SearchLog", job_id="j", domain_id="bob")
+    assert (other.status.code, "LogRequest" in other.status.message) == (11102, True)
+    partner = await alice.call(SEARCH, "SearchLog", job_id="j", caller=domain_caller("bob"))
+    assert partner.status.code == 11102
+
+
+async def test_a_lite_searches_its_own_files_too(agents: Agents, tmp_path: Path) -> None:
+    async with here(tmp_path, mode=Mode.LITE, client=Client(agents)) as lite:
+        keep(lite, "t-0", "kept here")
+        PodLogIndex.of(lite.here.paths.stdout).add(LoggedPod(1, "alice", "j", "t", "t-0", "u1"))
+        agents.pages["alice"] = Disconnected("the master is away")
+        answer = await lite.call(SEARCH, "SearchLog", job_id="j", task_id="t")
+        assert [line.text for line in answer.lines] == ["kept here"]
+        assert "the master was not asked" in answer.notes[0]

@@ -76,6 +76,7 @@ MATRIX: dict[str, Row] = {
     # Output of tasks stays where it was printed.
     "QueryLog": Row((NOT_ON_MASTER, 13200, 13200), (NOT_ON_MASTER, NOT_ON_MASTER, NOT_ON_MASTER)),
     "QueryPodNode": Row((13201, 13201, ASKS), (13201, NO, NO)),
+    "SearchLog": Row((OK, OK, OK), NONE),
     # Data: a domain's own. What is granted, and where it lies, is decided at home.
     "CreateDomainData": Row(ALL, (OK, NO, NO)),
     "UpdateDomainData": Row(ALL, (OK, NO, NO)),

@@ -13,10 +13,12 @@ from coterie.base.tasks import TaskOwner
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.commands.logrequest import follow_request
 from coterie.cli.commands.logs import number_of_lines
 from coterie.cli.jobs.follow import PODS, JobFollower, JobSnapshot, fetch_snapshot
 from coterie.cli.jobs.log_search import OVERLAP, Followed, collect, json_of, label_of, text_of
 from coterie.cli.jobs.logs import PodOfJob, elsewhere, kept_output, pods_of, read_kept
+from coterie.cli.log_requests import LogAsk, create
 from coterie.cli.output import as_text
 from coterie.cli.session import CliSession, domains_under, root_of
 from coterie.kube.api.errors import ApiError, NotFound
@@ -53,10 +55,12 @@ Examples:
   coterie job logs common-customers --source all --since 10m
   coterie job logs common-customers --grep 'error|refused' --source engine --source gateway
   coterie job logs common-customers --source all -o json --limit 0     # all lines, one JSON object each
+  coterie job logs common-customers --party bob --ask "psi failed, your side closed the connection" -f
   coterie job logs common-customers --files -o json    # list the pods and where their logs are
 """
 _DEFAULT_LIMIT = 10_000
 _POLL = 1.0
+_ANSWER_SECONDS = 600.0
 _COLOURS = ("36", "33", "35", "32", "34", "31")
 _LAST_LINES = 10.0
 """Seconds for which streams may go on after the job has ended."""
@@ -84,6 +88,9 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument(
         "--limit", metavar="N", type=_limit, default=None, help=f"most lines, 0: all (default: {_DEFAULT_LIMIT})"
     )
+    parser.add_argument(
+        "--ask", metavar="WHY", default="", help="ask the partner --party for its lines; -f waits for the answer"
+    )
     parser.add_argument("--files", action="store_true", help="list the pods and where their logs are")
     parser.add_argument("--timestamps", action="store_true", help="print a timestamp before each line")
     parser.add_argument(
@@ -97,6 +104,8 @@ def arguments(parser: options.Parser) -> None:
 
 
 def run(args: argparse.Namespace, app: App) -> int:
+    if args.ask:
+        return sessions.run(args, app, lambda session: _ask_partner(session, args))
     if args.files or args.output == "yaml":
         if args.follow or _searches(args, but_output=True):
             raise UsageError("--files and -o yaml list files; leave out the options that choose lines")
@@ -136,6 +145,28 @@ def _query(args: argparse.Namespace) -> LogQuery:
         raise UsageError(f"--{refused}" if refused.field != "job" else str(refused)) from refused
 
 
+def _how_to_ask(job: str, party: str) -> str:
+    return f'`coterie job logs {job} --party {party} --ask "why"` asks for its lines'
+
+
+async def _ask_partner(session: CliSession, args: argparse.Namespace) -> int:
+    if not args.party:
+        raise UsageError("--ask needs --party: whose lines?")
+    sources = tuple(each for text in args.source for each in text.split(","))
+    ask = LogAsk(
+        job=args.name,
+        party=args.party,
+        reason=args.ask,
+        task=args.task,
+        sources=SOURCES if "all" in sources else sources,
+        since=args.since,
+        until=args.until,
+        grep=args.grep,
+        lines=args.limit or args.tail or 0,
+    )
+    return await follow_request(session, await create(session, ask), _ANSWER_SECONDS if args.follow else None)
+
+
 class _LogSearcher:
     """With a query: all sources and machines, in the order of time."""
 
@@ -169,7 +200,7 @@ class _LogSearcher:
             await self._follow(logs, query, lines)
         for party in elsewhere(now.job, args.task):
             if args.party in ("", party):
-                self._app.warn(f"{party} has its own logs of the job: ask them (`coterie logrequest --help`)")
+                self._app.warn(f"{party} has its own logs of the job: {_how_to_ask(args.name, party)}")
         return 0
 
     async def _follow(self, logs: ApiTaskLogs, query: LogQuery, lines: list[LogLine]) -> None:
@@ -345,7 +376,7 @@ class _LogFollower:
         others = [party for party in elsewhere(now.job, args.task) if not args.party or party == args.party]
         here = domains_under(self._root)
         for party in others:
-            how = f"`coterie --domain {party} job logs {args.name}`" if party in here else "ask them"
+            how = f"`coterie --domain {party} job logs {args.name}`" if party in here else _how_to_ask(args.name, party)
             self._app.warn(f"{party} runs its pods under its own control plane: {how}")
 
 

@@ -14,16 +14,17 @@ from coterie.cli.bandwidth_view import task_lines
 from coterie.cli.commands.describe import events_about
 from coterie.cli.describe import describe
 from coterie.cli.jobs import chart, live, timeline
-from coterie.cli.jobs.follow import JobSnapshot, fetch_snapshot
+from coterie.cli.jobs.follow import JobSnapshot, fetch_snapshot, fetch_timeline
 from coterie.cli.jobs.view import picture
 from coterie.cli.output import as_text, without_managed_fields
 from coterie.cli.session import CliSession
-from coterie.kuscia.api.types.job import KUSCIA_JOBS
+from coterie.kuscia.api.types.job import KUSCIA_JOBS, JobPhase
 
 HELP = """
 Show a job in detail: task graph, approval of each party, why it waits or failed, conditions and events. With
---timeline: where the time went, for the job, its tasks and their parties. Objects store whole seconds only; for short
-jobs `coterie job run --timeline` is more precise.
+--timeline: where the time went, for the job, its tasks and their parties on one time axis: waiting for room, reserved,
+pulling images, starting, running; and what was said about waits. Bars marked with * are what a partner reported. Objects
+store whole seconds only; for short jobs `coterie job run --timeline` is more precise.
 
 Examples:
   coterie job show common-customers
@@ -47,10 +48,10 @@ def run(args: argparse.Namespace, app: App) -> int:
 
 async def _show(session: CliSession, args: argparse.Namespace) -> int:
     app = session.app
-    seen = await fetch_snapshot(session.client, args.name)
     if args.timeline or args.svg:
-        _timeline(app, args, seen)
+        _timeline(app, args, await fetch_timeline(session.client, args.name))
         return 0
+    seen = await fetch_snapshot(session.client, args.name)
     if args.output != "table":
         app.write(as_text(without_managed_fields(seen.raw), args.output))
         return 0
@@ -60,11 +61,15 @@ async def _show(session: CliSession, args: argparse.Namespace) -> int:
     if lines := await task_lines(session, {task.metadata.name for task in seen.tasks}):
         app.say("\n".join(lines) + "\n")
     app.write(describe(seen.raw, await events_about(session, seen.raw), KUSCIA_JOBS.resource, now))
+    if seen.state.phase == JobPhase.FAILED:
+        app.say(f"\n`coterie job bundle {args.name}` writes an archive for support, without secrets")
     return 0
 
 
 def _timeline(app: App, args: argparse.Namespace, seen: JobSnapshot) -> None:
-    line = timeline.timeline(seen.job, seen.facts, time.time())
+    now = time.time()
+    said = timeline.notes(seen.job, seen.tasks, seen.events, now)
+    line = timeline.timeline(seen.job, seen.facts, now, said=said)
     if args.output != "table":
         app.write(as_text(asdict(line), args.output))
     elif args.timeline:

@@ -65,7 +65,9 @@ def arguments(parser: options.Parser) -> None:
         "--as", dest="requester", metavar="ID", default="", help="who asks (default: our party of the job)"
     )
     asking.add_argument("--task", metavar="ALIAS", default="", help="only this task")
-    asking.add_argument("--source", metavar="NAMES", default="", help=f"{', '.join(SOURCES)} (default: engine)")
+    asking.add_argument(
+        "--source", metavar="NAME", action="append", default=[], help=f"{', '.join(SOURCES)} (default: engine)"
+    )
     asking.add_argument("--since", metavar="TIME", default="", help="10m, 2h, 1d or a time")
     asking.add_argument("--until", metavar="TIME", default="", help="10m, 2h, 1d or a time")
     asking.add_argument("--grep", metavar="TEXT", default="", help="only lines that contain this text")
@@ -104,7 +106,7 @@ def run(args: argparse.Namespace, app: App) -> int:
 
 
 def ask_of(args: argparse.Namespace) -> requests.LogAsk:
-    sources = tuple(each.strip() for each in args.source.split(",") if each.strip())
+    sources = tuple(each.strip() for text in args.source for each in text.split(",") if each.strip())
     return requests.LogAsk(
         job=args.words[0],
         party=args.party,

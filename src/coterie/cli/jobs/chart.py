@@ -5,21 +5,47 @@ from __future__ import annotations
 from html import escape
 from textwrap import wrap
 
-from coterie.cli.jobs.timeline import AGREE, CHECK, KINDS, PREPARE, RESERVE, RUN, START, Bar, Timeline, shares
+from coterie.cli.jobs.timeline import (
+    AGREE,
+    CHECK,
+    KINDS,
+    PREPARE,
+    PULL,
+    RESERVE,
+    RUN,
+    START,
+    WAIT,
+    Bar,
+    Timeline,
+    shares,
+)
 from coterie.cli.jobs.view import TerminalFormat, cut, padded, safe
 from coterie.cli.live_display import columns
 
-_CODES = {CHECK: "35", AGREE: "33", PREPARE: "36", RESERVE: "34", START: "31", RUN: "32"}
-_LETTERS = {CHECK: "c", AGREE: "a", PREPARE: "p", RESERVE: "r", START: "s", RUN: "="}
+_CODES = {
+    CHECK: "35",
+    AGREE: "33",
+    PREPARE: "36",
+    WAIT: "90",
+    RESERVE: "34",
+    PULL: "95",
+    START: "31",
+    RUN: "32",
+}
+_LETTERS = {CHECK: "c", AGREE: "a", PREPARE: "p", WAIT: ".", RESERVE: "r", PULL: "i", START: "s", RUN: "="}
 _FILLS = {
     CHECK: "#a05bb5",
     AGREE: "#d99a1c",
     PREPARE: "#2a9d9d",
+    WAIT: "#8a8f98",
     RESERVE: "#3f6fc4",
+    PULL: "#c45a9e",
     START: "#cc5a4e",
     RUN: "#5aa55a",
 }
 _LEAST = 16
+_MOST_NOTES = 12
+_REPORTED = "reported by the partner; times are those of the task"
 
 
 def format_seconds(seconds: float, exact: bool) -> str:
@@ -30,18 +56,45 @@ def format_seconds(seconds: float, exact: bool) -> str:
 
 def bars(line: Timeline, paper: TerminalFormat) -> list[str]:
     """One line for each of job, task and party, then a legend and where the time of the longest chain went."""
-    labels = ["  " * bar.depth + safe(bar.label) for bar in line.bars]
+    labels = ["  " * bar.depth + safe(bar.label) + ("*" if bar.reported else "") for bar in line.bars]
     wide = min(max(map(columns, labels), default=0), max(8, paper.width // 3))
     room = max(_LEAST, paper.width - wide - 10)
     out = []
     for label, bar in zip(labels, line.bars, strict=True):
         took = format_seconds(bar.spans[-1].end - bar.spans[0].begin, line.exact) if bar.spans else ""
         out.append(f"{padded(cut(label, wide, paper.dots), wide)} {_bar(bar, line, room, paper)} {took:>8}".rstrip())
+    out.append(f"{' ' * wide} {_axis(line, room)}".rstrip())
     used = {span.kind for bar in line.bars for span in bar.spans}
     out.append("")
     out += [f"{_sample(kind, paper)} {kind:<8} {words}" for kind, words in KINDS.items() if kind in used]
+    if any(bar.reported for bar in line.bars):
+        out.append(f"* {_REPORTED}")
+    out += _notes(line, paper)
     out += ["", *(part for text in _summary(line) for part in wrap(text, paper.width))]
     return [_clipped(text, paper) for text in out]
+
+
+def _axis(line: Timeline, room: int) -> str:
+    """The time below the bars: at the begin, in the middle, at the end."""
+    end = format_seconds(line.seconds, line.exact)
+    middle = format_seconds(line.seconds / 2, line.exact)
+    text = "0s".ljust(room // 2 - len(middle) // 2) + middle
+    return text.ljust(room - len(end)) + end
+
+
+def _notes(line: Timeline, paper: TerminalFormat) -> list[str]:
+    """What was said about waits, the newest last."""
+    if not line.notes:
+        return []
+    out, left = [""], max(0, len(line.notes) - _MOST_NOTES)
+    if left:
+        out.append(f"({left} earlier notes are left out; `-o json` has them)")
+    for note in line.notes[left:]:
+        times = f" (x{note.count})" if note.count > 1 else ""
+        at = format_seconds(max(0.0, note.at - line.begin), line.exact)
+        text = f"+{at} {safe(note.about)}{times}: {safe(note.sentence)}"
+        out += wrap(text, paper.width, subsequent_indent="    ")
+    return out
 
 
 def _clipped(text: str, paper: TerminalFormat) -> str:
@@ -87,6 +140,8 @@ def _summary(line: Timeline) -> list[str]:
         if line.seconds
     ]
     out.append(f"{format_seconds(line.seconds, line.exact)} in all" + (f": {', '.join(parts)}" if parts else ""))
+    if line.trace:
+        out.append(f"Trace id: {line.trace}")
     if not line.exact:
         out.append("Objects record whole seconds; `coterie job run --timeline` measures while the job runs.")
     return out
@@ -99,7 +154,7 @@ _ROW, _LEFT, _WIDTH, _RIGHT, _TOP = 22, 190, 760, 90, 46
 
 def svg(line: Timeline) -> str:
     """A picture that needs nothing else, for light and dark pages."""
-    height = _TOP + _ROW * len(line.bars) + 100
+    height = _TOP + _ROW * len(line.bars) + 118
     total = line.seconds or 1.0
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + _RIGHT} {height}" '
@@ -131,7 +186,7 @@ def _title(line: Timeline) -> str:
 
 def _svg_bar(bar: Bar, line: Timeline, y: int, total: float) -> list[str]:
     weight = ' font-weight="600"' if bar.depth == 0 else ""
-    label = cut(safe(bar.label), 26 - 2 * bar.depth)
+    label = cut(safe(bar.label) + ("*" if bar.reported else ""), 26 - 2 * bar.depth)
     out = [f'<text x="{12 + 14 * bar.depth}" y="{y + 14}"{weight}>{escape(label)}</text>']
     for span in bar.spans:
         x = _LEFT + (span.begin - line.begin) / total * _WIDTH

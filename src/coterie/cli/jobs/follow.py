@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TypeVar
 
@@ -20,8 +20,8 @@ from coterie.base.tasks import TaskFailed, TaskOwner
 from coterie.cli.app import CliError
 from coterie.cli.jobs.model import JobState, job_state
 from coterie.cli.jobs.timeline import Moment, facts
-from coterie.kube.api.errors import ApiError, Gone, NotFound
-from coterie.kube.api.meta import Object
+from coterie.kube.api.errors import ApiError, Forbidden, Gone, NotFound
+from coterie.kube.api.meta import ApiObject, Object
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.api.types.pods import Pod
 from coterie.kube.client.client import Client
@@ -37,9 +37,14 @@ from coterie.kuscia.api.types.job import (
     KusciaTask,
     TaskResourceGroup,
 )
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 
 PODS = Kind.dynamic(builtin("pods"))
+EVENTS = Kind.dynamic(builtin("events"))
 JOBS, TASKS, GROUPS = KUSCIA_JOBS.as_dynamic, KUSCIA_TASKS.as_dynamic, TASK_RESOURCE_GROUPS.as_dynamic
+RESERVATIONS = TASK_RESOURCES.as_dynamic
+_TASK_PODS = f"{labels.KUSCIA_CONTROLLER}={labels.KUSCIA_CONTROLLER_TASK}"
+_MOST_QUERIES = 64
 _PAUSE = 1.0
 T = TypeVar("T")
 
@@ -64,6 +69,8 @@ class JobSnapshot:
     tasks: tuple[KusciaTask, ...]
     pods: tuple[Pod, ...] = ()
     groups: tuple[TaskResourceGroup, ...] = ()
+    reservations: tuple[TaskResource, ...] = ()
+    events: tuple[Object, ...] = ()
 
     @property
     def job(self) -> KusciaJob:
@@ -75,7 +82,7 @@ class JobSnapshot:
 
     @property
     def facts(self) -> dict[Moment, float | None]:
-        return facts(self.job, self.tasks, self.pods, self.groups)
+        return facts(self.job, self.tasks, self.pods, self.groups, self.reservations, self.events)
 
 
 async def find(client: Client, name: str) -> Object:
@@ -89,6 +96,41 @@ async def fetch_snapshot(client: Client, name: str) -> JobSnapshot:
     """A job and its tasks now."""
     job = await find(client, name)
     return JobSnapshot(job, await tasks_of(client, job))
+
+
+async def fetch_timeline(client: Client, name: str) -> JobSnapshot:
+    """With everything that says when something happened, as far as it is still there and may be read."""
+    seen = await fetch_snapshot(client, name)
+    uids = {task.metadata.uid for task in seen.tasks}
+    pods = _all_typed(await _listed(client, PODS, labels=_TASK_PODS), Pod)
+    reservations = _all_typed(await _listed(client, RESERVATIONS), TaskResource)
+    groups = _all_typed(await _listed(client, GROUPS), TaskResourceGroup)
+    about = [(CROSS_DOMAIN, task.metadata.name) for task in seen.tasks]
+    about += [(pod.namespace, pod.pod_name) for task in seen.tasks for pod in (task.status.pod_statuses or {}).values()]
+    events: list[Object] = []
+    for namespace, object_name in dict.fromkeys(about[:_MOST_QUERIES]):
+        events += await _listed(client, EVENTS, namespace, fields=f"involvedObject.name={object_name}")
+    return replace(
+        seen,
+        pods=tuple(each for each in pods if _task_uid(each) in uids),
+        groups=tuple(each for each in groups if _task_uid(each) in uids),
+        reservations=tuple(each for each in reservations if _task_uid(each) in uids),
+        events=tuple(events),
+    )
+
+
+async def _listed(
+    client: Client, kind: Kind[Object], namespace: str = "", *, labels: str = "", fields: str = ""
+) -> list[Object]:
+    """Nothing where it may not be read."""
+    try:
+        return list((await client.list(kind, namespace, labels=labels, fields=fields)).items)
+    except (Forbidden, NotFound):
+        return []
+
+
+def _task_uid(obj: ApiObject) -> str:
+    return (obj.metadata.labels or {}).get(labels.KUSCIA_TASK_UID, "")
 
 
 async def tasks_of(client: Client, job: Object) -> tuple[KusciaTask, ...]:
@@ -127,7 +169,7 @@ class JobFollower:
         self._mirror(JOBS, CROSS_DOMAIN, fields=f"metadata.name={self._name}")
         self._mirror(TASKS, CROSS_DOMAIN, labels=_of_job(first))
         if self._closely:
-            self._mirror(PODS, labels=f"{labels.KUSCIA_CONTROLLER}={labels.KUSCIA_CONTROLLER_TASK}")
+            self._mirror(PODS, labels=_TASK_PODS)
             self._mirror(GROUPS)
         return self
 

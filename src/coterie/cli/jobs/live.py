@@ -121,6 +121,7 @@ def final_message(app: App, job: JobState) -> None:
         begun = any(task.began is not None for task in job.tasks)
         more = f"`coterie job logs {job.name}` has all of its output, " if begun else ""
         app.warn(f"{more}`coterie job show {job.name}` all about it")
+        app.warn(f"`coterie job bundle {job.name}` writes an archive for support, without secrets")
 
 
 def write_svg(app: App, name: str, line: Timeline) -> None:

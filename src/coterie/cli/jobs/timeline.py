@@ -2,10 +2,11 @@
 
     job     created ──check──> valid ──agree──> running ──run──> ended
     task    created ──prepare──> made ──reserve──> reserved ──start──> running ──run──> ended
-    party                        made ──reserve──> scheduled ──start──> running ──run──> ended
+    party                        made ──wait──> held ──reserve──> scheduled ──start, pull──> running ──run──> ended
 
 `facts` reads which of these moments have come and, where the objects tell, when. Objects tell whole seconds. Whoever
-looks on while a job runs can do better: a `PhaseTimes` notes when each moment was first seen.
+looks on while a job runs can do better: a `PhaseTimes` notes when each moment was first seen. Of a partner's party only the
+phase is known, which the partner reports: its bar has the times of the task and says so.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from coterie.base.trace import trace_id
 from coterie.cli.jobs.model import job_state
-from coterie.kube.api.meta import find_condition
+from coterie.kube.api.meta import Object, find_condition
 from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.types.pods import Pod
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.jobs import conditions
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.job import GroupPhase, JobPhase, KusciaJob, KusciaTask, TaskPhase, TaskResourceGroup
+from coterie.kuscia.api.types.task_resource import ReservationPhase, TaskResource
+from coterie.kuscia.api.waiting import waiting_since
 
 
 class Moment(NamedTuple):
@@ -33,18 +37,22 @@ class Moment(NamedTuple):
 Facts = Mapping[Moment, float | None]
 
 CREATED, VALID, MADE, RESERVED, RUNNING, ENDED = "created", "valid", "made", "reserved", "running", "ended"
+HELD, PULLING, PULLED = "held", "pulling", "pulled"
 CHECK, AGREE, PREPARE, RESERVE, START, RUN = "check", "agree", "prepare", "reserve", "start", "run"
+WAIT, PULL = "wait", "pull"
 KINDS = {
     CHECK: "the job is checked",
     AGREE: "the parties accept it and create it on their side",
     PREPARE: "ports, services and pods are made",
+    WAIT: "the scheduler looks for room",
     RESERVE: "room is reserved at all parties",
+    PULL: "the image is pulled",
     START: "the engine is started",
     RUN: "the engine works (a job: its tasks)",
 }
 _JOB = ((VALID, CHECK), (RUNNING, AGREE), (ENDED, RUN))
 _TASK = ((MADE, PREPARE), (RESERVED, RESERVE), (RUNNING, START), (ENDED, RUN))
-_PARTY = ((RESERVED, RESERVE), (RUNNING, START), (ENDED, RUN))
+_PARTY = ((HELD, WAIT), (RESERVED, RESERVE), (PULLING, START), (PULLED, PULL), (RUNNING, START), (ENDED, RUN))
 _BEFORE_RUNNING = ("", JobPhase.INITIALIZED, JobPhase.AWAITING_APPROVAL, JobPhase.PENDING)
 
 
@@ -64,6 +72,20 @@ class Bar:
     label: str
     depth: int
     spans: tuple[TimelineSpan, ...]
+    reported: bool = False
+    """A partner's party: it reports its phase, and the times are those of the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence about a wait: what the scheduler or another part said, and from when to when."""
+
+    at: float
+    until: float
+    about: str
+    """The task, or the party of a task."""
+    sentence: str
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +99,9 @@ class Timeline:
     """The moments were seen as they came; else they are the objects' whole seconds."""
     chain: tuple[str, ...] = ()
     """The tasks that had to come one after the other for the job to take as long as it did."""
+    trace: str = ""
+    """The trace id of the job."""
+    notes: tuple[Note, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -91,8 +116,11 @@ def facts(
     tasks: Iterable[KusciaTask],
     pods: Iterable[Pod] = (),
     groups: Iterable[TaskResourceGroup] = (),
+    reservations: Iterable[TaskResource] = (),
+    events: Iterable[Object] = (),
 ) -> dict[Moment, float | None]:
-    """`pods` and `groups` are gone soon after a task ends; with them a looker-on sees more."""
+    """`pods`, `groups` and `reservations` are gone soon after a task ends, and `events` after an hour: with them a looker-on
+    sees more."""
     phase = job.status.phase
     out: dict[Moment, float | None] = {Moment(CREATED): _time(job.metadata.creation_timestamp)}
     if phase not in ("", JobPhase.INITIALIZED):
@@ -109,6 +137,13 @@ def facts(
         alias = aliases.get((pod.metadata.annotations or {}).get(labels.KUSCIA_TASK_ID, ""))
         if alias is not None:
             _pod_facts(out, pod, alias)
+    for reservation in reservations:
+        alias = aliases.get((reservation.metadata.annotations or {}).get(labels.KUSCIA_TASK_ID, ""))
+        if alias is not None:
+            _reservation_facts(out, reservation, alias)
+    pods_of = _pods_by_name(own, aliases)
+    for event in events:
+        _pull_facts(out, event, pods_of)
     if job_state(job, ()).over:
         out[Moment(ENDED)] = _time(job.status.completion_time)
     return out
@@ -159,6 +194,68 @@ def _pod_facts(out: dict[Moment, float | None], pod: Pod, alias: str) -> None:
         _note(out, Moment(ENDED, alias, party), None)
 
 
+def _reservation_facts(out: dict[Moment, float | None], reservation: TaskResource, alias: str) -> None:
+    """From when on room is held: of one that went on, its condition says only when that ended."""
+    held = find_condition(reservation.status.conditions, ReservationPhase.RESERVED)
+    if held is not None and held.status == "True":
+        _note(out, Moment(HELD, alias, reservation.metadata.namespace), _time(held.last_transition_time))
+
+
+def _pods_by_name(tasks: Iterable[KusciaTask], aliases: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    """(party, pod) -> alias of the task."""
+    return {
+        (pod.namespace, pod.pod_name): aliases[task.metadata.name]
+        for task in tasks
+        for pod in (task.status.pod_statuses or {}).values()
+    }
+
+
+def _pull_facts(out: dict[Moment, float | None], event: Object, pods: Mapping[tuple[str, str], str]) -> None:
+    what = {"Pulling": PULLING, "Pulled": PULLED}.get(event.get("reason") or "")
+    party, pod = _about(event)
+    alias = pods.get((party, pod))
+    if what is not None and alias is not None:
+        out.setdefault(Moment(what, alias, party), _event_times(event)[0])
+
+
+def _about(event: Object) -> tuple[str, str]:
+    about = event.get("involvedObject") or {}
+    return about.get("namespace") or "", about.get("name") or ""
+
+
+def _event_times(event: Object) -> tuple[float | None, float | None]:
+    """The first and the last time."""
+    first = _time(event.get("firstTimestamp") or event.get("eventTime"))
+    last = _time((event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp"))
+    return first, last if last is not None else first
+
+
+def notes(job: KusciaJob, tasks: Iterable[KusciaTask], events: Iterable[Object], now: float) -> tuple[Note, ...]:
+    """What was said about waits: warnings about pods and tasks, and what tasks wait for now."""
+    aliases = {template.task_id: template.alias for template in job.spec.tasks if template.task_id}
+    own = [task for task in tasks if task.metadata.name in aliases]
+    pods = _pods_by_name(own, aliases)
+    found = []
+    for event in events:
+        party, name = _about(event)
+        alias = pods.get((party, name)) or aliases.get(name)
+        first, last = _event_times(event)
+        if event.get("type") != "Warning" or alias is None or first is None or last is None:
+            continue
+        about = f"{alias}, {party}" if (party, name) in pods else alias
+        count = max(int(event.get("count") or 1), int((event.get("series") or {}).get("count") or 1))
+        found.append(Note(first, last, about, f"{event.get('reason')}: {event.get('message') or ''}".strip(), count))
+    for task in own:
+        since = _time(waiting_since(task.status.conditions))
+        if task.status.phase not in TASK_ENDED and task.status.message:
+            begin = since if since is not None else _time(task.metadata.creation_timestamp) or now
+            found.append(Note(begin, now, aliases[task.metadata.name], task.status.message))
+    if not own and job.status.message and not job_state(job, ()).over:
+        since = _time(waiting_since(job.status.conditions) or job.metadata.creation_timestamp)
+        found.append(Note(since or now, now, "job", job.status.message))
+    return tuple(sorted(found, key=lambda note: note.at))
+
+
 def _note(out: dict[Moment, float | None], what: Moment, when: float | None) -> None:
     """A party may have several pods: it is as far as the last of them."""
     known = out.get(what)
@@ -184,7 +281,8 @@ class PhaseTimes:
 # The timeline of these moments.
 
 
-def timeline(job: KusciaJob, times: Facts, now: float, *, exact: bool = False) -> Timeline:
+def timeline(job: KusciaJob, times: Facts, now: float, *, exact: bool = False, said: tuple[Note, ...] = ()) -> Timeline:
+    """`said`: the notes."""
     state = job_state(job, ())
     known = {what: when for what, when in times.items() if when is not None}
     begin = known.get(Moment(CREATED), min(known.values(), default=now))
@@ -200,9 +298,18 @@ def timeline(job: KusciaJob, times: Facts, now: float, *, exact: bool = False) -
             inner = _spans(known, task.alias, party, (MADE, RUNNING), _PARTY, until)
             if inner:
                 bars.append(Bar(party, 2, inner))
+            elif Moment(RUNNING, task.alias, party) in times or Moment(ENDED, task.alias, party) in times:
+                bars.append(Bar(party, 2, _reported(known, task.alias, until), reported=True))
     last = max((bar.spans[-1].end for bar in bars if bar.spans), default=end)
     after = {task.alias: task.after for task in state.tasks}
-    return Timeline(state.name, state.phase, begin, max(end, last), tuple(bars), exact, _chain(known, after))
+    trace = trace_id(job.spec.initiator, job.metadata.name)
+    whole = max(end, last)
+    return Timeline(state.name, state.phase, begin, whole, tuple(bars), exact, _chain(known, after), trace, said)
+
+
+def _reported(known: Mapping[Moment, float], task: str, end: float) -> tuple[TimelineSpan, ...]:
+    """Of a partner's party: what the task knows. All parties have reserved before one of them starts."""
+    return _spans(known, task, "", (MADE, CREATED), _TASK[1:], end)
 
 
 def _spans(
@@ -248,7 +355,7 @@ def shares(line: Timeline) -> list[tuple[str, float]]:
     """How many seconds of the job each kind of doing took along the chain, and what is left between them."""
     wanted = {bar.label: bar for bar in line.bars if bar.depth == 1}
     own = line.bars[0].spans if line.bars else ()
-    counted = dict.fromkeys((CHECK, AGREE, PREPARE, RESERVE, START, RUN), 0.0)
+    counted = dict.fromkeys(KINDS, 0.0)
     for span in own:
         if span.kind in (CHECK, AGREE):
             counted[span.kind] += span.seconds

@@ -200,6 +200,8 @@ class PodLogSettings:
 
     max_age_days: float = 30.0
     """Output of a pod that the API no longer knows is kept this long."""
+    max_total_bytes: int = 2 << 30
+    """The oldest of it goes when there is more; 0: no limit."""
     gc_seconds: float = 600.0
     gc_batch: int = 100
     """Most directories removed in one round."""

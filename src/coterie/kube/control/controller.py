@@ -12,13 +12,14 @@ Events may be lost, merged or repeated without harm: the key is all they carry.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock
-from coterie.base.log import logger
+from coterie.base.log import log_context, logger
 from coterie.base.tasks import TaskOwner
 from coterie.kube.api.errors import Conflict
 from coterie.kube.api.meta import ApiObject, ObjectKey, key_of
@@ -83,6 +84,16 @@ def owner_key(api_version: str, kind: str) -> Callable[[Any], tuple[ObjectKey, .
     return keys
 
 
+def _with_facts(
+    reconcile: Callable[[K], Awaitable[Result | None]], facts: Callable[[K], Mapping[str, Any]]
+) -> Callable[[K], Awaitable[Result | None]]:
+    async def reconcile_with_facts(key: K) -> Result | None:
+        with log_context(partial(facts, key)):
+            return await reconcile(key)
+
+    return reconcile_with_facts
+
+
 class Controller(Generic[K]):
     """A Runnable. `stop()` lets the keys that are being worked on finish; cancelling does not."""
 
@@ -96,12 +107,14 @@ class Controller(Generic[K]):
         clock: Clock = SYSTEM_CLOCK,
         retry: Policy = RETRY,
         group: Callable[[K], Hashable] | None = None,
+        log_facts: Callable[[K], Mapping[str, Any]] | None = None,
     ) -> None:
+        """`log_facts`: what every log line about a key says besides."""
         self.name = name
         self.ready = asyncio.Event()
         self.queue: WorkQueue[K] = WorkQueue(clock=clock, retry=retry, group=group)
         self.counters = ControllerCounters()
-        self._reconcile = reconcile
+        self._reconcile = reconcile if log_facts is None else _with_facts(reconcile, log_facts)
         self._watches = tuple(watches)
         self._workers = workers
         self._log = logger(f"controllers.{name}")

@@ -13,12 +13,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import orjson
+
 from coterie.base.redaction import SHORTEST_KNOWN_VALUE, Redactor
 from coterie.kube.api.meta import Object
 
 REMOVED: Final = "[removed]"
 _SECRET_NAME = re.compile(
-    r"pass(?:word|wd|phrase)|pwd|secret|token|credential|key|cookie|authorization|dsn|connection", re.IGNORECASE
+    r"pass(?:word|wd|phrase)|pwd|secret(?!flow)|token|credential|key|cookie|authorization|dsn|connection", re.IGNORECASE
 )
 _SECRET_FIELDS: Final = frozenset(
     (
@@ -38,8 +40,11 @@ _SECRET_FIELDS: Final = frozenset(
     )
 )
 """Fields of our kinds that hold a credential, wherever they stand."""
+_PUBLIC_KEYS: Final = ("namespace", "ca.crt", "tls.crt")
+"""Of Secrets: their values are in many places, and no secrets."""
 _DROPPED_ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration",)
 _DEEPEST: Final = 64
+_LARGEST_TEXT: Final = 1 << 20
 
 
 def is_secret_name(name: str) -> bool:
@@ -56,9 +61,12 @@ def secret_values(objects: Iterable[Object]) -> tuple[str, ...]:
 def _values(obj: Object) -> Iterator[str]:
     kind = obj.get("kind")
     if kind == "Secret":
-        for text in _map(obj.get("data")).values():
-            yield from _decoded(text)
-        yield from (text for text in _map(obj.get("stringData")).values() if isinstance(text, str))
+        for name, text in _map(obj.get("data")).items():
+            if name not in _PUBLIC_KEYS:
+                yield from _decoded(text)
+        for name, text in _map(obj.get("stringData")).items():
+            if name not in _PUBLIC_KEYS and isinstance(text, str):
+                yield text
         return
     if kind == "ConfigMap":
         for name, text in _map(obj.get("data")).items():
@@ -90,11 +98,48 @@ def _credentials(node: Any, depth: int) -> Iterator[str]:
         for key, child in node.items():
             if key in _SECRET_FIELDS:
                 yield from _texts(child, depth)
+            elif key == "annotations":
+                yield from _named(child, depth)
+            elif isinstance(child, str) and child.lstrip()[:1] in ("{", "["):
+                yield from _named(_json(child), depth)
             else:
                 yield from _credentials(child, depth + 1)
     elif isinstance(node, (list, tuple)):
-        for child in node:
+        for before, child in zip((None, *node), node, strict=False):
+            if _is_secret_option(before) and isinstance(child, str):
+                yield child
             yield from _credentials(child, depth + 1)
+
+
+def _is_secret_option(word: Any) -> bool:
+    """Of a command line: `--token`, whose value is the next word."""
+    return isinstance(word, str) and word.startswith("-") and "=" not in word and is_secret_name(word)
+
+
+def _json(text: str) -> Any:
+    """Inputs of tasks are JSON in a text."""
+    try:
+        return orjson.loads(text) if len(text) <= _LARGEST_TEXT else None
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _named(node: Any, depth: int) -> Iterator[str]:
+    """Of what has no schema of ours: texts whose key names a credential."""
+    if depth > _DEEPEST:
+        return
+    if isinstance(node, Mapping):
+        for key, child in node.items():
+            if isinstance(child, str):
+                if is_secret_name(key):
+                    yield child
+                elif child.lstrip()[:1] in ("{", "["):
+                    yield from _named(_json(child), depth + 1)
+            else:
+                yield from _named(child, depth + 1)
+    elif isinstance(node, (list, tuple)):
+        for child in node:
+            yield from _named(child, depth + 1)
 
 
 def _texts(node: Any, depth: int) -> Iterator[str]:
@@ -144,5 +189,8 @@ def _cleaned(node: Any, redactor: Redactor, depth: int) -> Any:
                 kept[redactor.text(key)] = _cleaned(child, redactor, depth + 1)
         return kept
     if isinstance(node, (list, tuple)):
-        return [_cleaned(child, redactor, depth + 1) for child in node]
+        return [
+            REMOVED if _is_secret_option(before) else _cleaned(child, redactor, depth + 1)
+            for before, child in zip((None, *node), node, strict=False)
+        ]
     return node

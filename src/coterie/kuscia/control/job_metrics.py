@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from coterie.base.clock import Clock
 from coterie.base.exposition import Family, Row, labels
-from coterie.base.measurements import Histogram, Summary
+from coterie.base.measurements import Histogram, QuantileSummary
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.api.pod_state import parse_time
 from coterie.kube.client.informer import ObjectChange
@@ -53,7 +53,7 @@ Reconcile = Callable[[ObjectKey], Awaitable["Result | None"]]
 class WorkloadCounts:
     """Of jobs, or of tasks."""
 
-    syncs: dict[tuple[str, str], Summary] = field(default_factory=dict)
+    syncs: dict[tuple[str, str], QuantileSummary] = field(default_factory=dict)
     """Duration of reconciles, by phase and result."""
     results: dict[str, int] = field(default_factory=lambda: {SUCCEEDED: 0, FAILED: 0})
 
@@ -81,7 +81,7 @@ class WorkloadCounts:
                 where = (known_phase(phase), outcome)
                 summary = self.syncs.get(where)
                 if summary is None:
-                    summary = self.syncs[where] = Summary()
+                    summary = self.syncs[where] = QuantileSummary()
                 summary.add(now - began, now)
 
         return run
@@ -189,8 +189,10 @@ class TaskStages:
             if phase in TASK_ENDED:
                 return
             created = parse_time(task.metadata.creation_timestamp)
-            new = created is not None and (created - self._began).total_seconds() >= -1
-            known = self._tasks[name] = _TaskStage(uid, 0, self._clock.monotonic() if new else None)
+            if created is None or (created - self._began).total_seconds() < -1:
+                self._tasks[name] = _TaskStage(uid, 3 if phase == TaskPhase.RUNNING else 0, None)
+                return
+            known = self._tasks[name] = _TaskStage(uid, 0, self._clock.monotonic())
         if phase == TaskPhase.RUNNING:
             self._reach(known, 3)
         elif phase in TASK_ENDED:
@@ -227,9 +229,17 @@ class JobStateSource:
         self._clock = clock
         self._jobs = informers.get(KUSCIA_JOBS, CROSS_DOMAIN)
         self._tasks = informers.get(KUSCIA_TASKS, CROSS_DOMAIN)
+        self._informers = informers
         self.stages = TaskStages(clock)
-        self._tasks.add_handler(self.stages.task_changed)
-        informers.get(TASK_RESOURCES).add_handler(self.stages.reservation_changed)
+        self._follows_reservations = False
+        self._tasks.add_handler(self._task_changed)
+
+    def _task_changed(self, change: ObjectChange[KusciaTask]) -> None:
+        if not self._follows_reservations:
+            # An informer more, which a control plane without tasks does not need.
+            self._follows_reservations = True
+            self._informers.get(TASK_RESOURCES).add_handler(self.stages.reservation_changed)
+        self.stages.task_changed(change)
 
     async def families(self) -> Sequence[Family]:
         now = self._clock.now()

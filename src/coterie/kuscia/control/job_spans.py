@@ -24,7 +24,7 @@ from coterie.kuscia.api.jobs import stages, trace_context
 from coterie.kuscia.api.jobs.stages import Stage
 from coterie.kuscia.api.jobs.trace_context import PodTrace
 from coterie.kuscia.api.types.job import KusciaJob, KusciaTask
-from coterie.kuscia.api.types.task_resource import TaskResource
+from coterie.kuscia.api.types.task_resource import ReservationPhase, TaskResource
 
 _SECOND = 1_000_000_000
 _AGREES = 2.0
@@ -47,6 +47,13 @@ class _Followed:
         self.done: set[str] = set()
 
 
+class _Seen(NamedTuple):
+    """When a stage was seen to begin or end in other objects than its own, which is often written later."""
+
+    begin: int | None = None
+    end: int | None = None
+
+
 class ActiveTask(NamedTuple):
     """A task that this node takes part in, for those who see only its name."""
 
@@ -67,6 +74,8 @@ class JobSpans:
         self._followed: dict[str, _Followed] = {}
         self._traces: dict[str, str] = {}
         """By uid of the task."""
+        self._seen: dict[str, dict[str, _Seen]] = {}
+        """By uid of the task, then by span."""
         self.tasks: dict[str, ActiveTask] = {}
         """By name: those that have not ended."""
 
@@ -101,11 +110,21 @@ class JobSpans:
         else:
             self._traces[meta.uid] = trace
         self._update(meta.uid, trace, found, gone=_gone(change))
+        if over:
+            self._seen.pop(meta.uid, None)
 
     def reservation_changed(self, change: ObjectChange[TaskResource]) -> None:
         reservation = change.object
         meta = reservation.metadata
-        trace = self._traces.get((meta.labels or {}).get(labels.KUSCIA_TASK_UID, ""), "")
+        task_uid = (meta.labels or {}).get(labels.KUSCIA_TASK_UID, "")
+        trace = self._traces.get(task_uid, "")
+        if trace and change.type != "deleted":
+            if meta.uid not in self._followed:
+                self._note(task_uid, "prepare", "schedule")
+                party = trace_context.party_span(task_uid, meta.namespace)
+                self._seen[task_uid].setdefault(party, _Seen(begin=self._now()))
+            elif reservation.status.phase == ReservationPhase.SCHEDULABLE:
+                self._note(task_uid, "schedule", "start", last=True)
         if trace or meta.uid in self._followed:
             found = stages.reservation_stages(reservation)
             self._update(meta.uid, trace, found, stages.reservation_error(reservation), gone=_gone(change))
@@ -124,7 +143,18 @@ class JobSpans:
         elif where.task not in self.tasks:
             uid = (pod.metadata.labels or {}).get(labels.KUSCIA_TASK_UID, "")
             self.tasks[where.task] = ActiveTask(where.trace, uid, where.job, where.domain)
+        uid = (pod.metadata.labels or {}).get(labels.KUSCIA_TASK_UID, "")
+        if uid in self._traces and not pod.ended and found and found[-1].name == "run":
+            self._note(uid, "start", "run")
         self._update(pod.metadata.uid, where.trace, found, gone=_gone(change))
+
+    def _note(self, task_uid: str, ended: str, begun: str, *, last: bool = False) -> None:
+        """One stage of the task is seen to end and the next to begin. `last`: the last time counts, not the first."""
+        known, now = self._seen.setdefault(task_uid, {}), self._now()
+        before, after = (stages.task_stage_span(name, task_uid) for name in (ended, begun))
+        if last or known.get(before, _Seen()).end is None:
+            known[before] = known.get(before, _Seen())._replace(end=now)
+            known[after] = known.get(after, _Seen())._replace(begin=now)
 
     def _forget_task(self, where: PodTrace) -> None:
         """Where only pods are seen, the end of a pod is that of the task."""
@@ -139,7 +169,7 @@ class JobSpans:
             if gone:
                 return
             known = self._followed[uid] = _Followed(trace)
-        now = self._now()
+        now, noted = self._now(), self._seen.get(uid, {})
         current = {each.span: each for each in found}
         for span, opened in list(known.open.items()):
             if span not in current:
@@ -148,10 +178,11 @@ class JobSpans:
             if stage.span in known.done:
                 continue
             before = known.open.get(stage.span)
-            begin = before.begin if before is not None else _precise(stage.begin, now)
+            seen = noted.get(stage.span, _Seen())
+            begin = before.begin if before is not None else seen.begin or _precise(stage.begin, now)
             opened = known.open[stage.span] = _Open(begin, stage)
             if stage.end is not None:
-                self._record(known, opened, max(begin, _precise(stage.end, now)), stage.error)
+                self._record(known, opened, max(begin, seen.end or _precise(stage.end, now)), stage.error)
         if gone:
             for opened in list(known.open.values()):
                 self._record(known, opened, now, error)
@@ -161,7 +192,8 @@ class JobSpans:
         stage = opened.stage
         known.open.pop(stage.span, None)
         known.done.add(stage.span)
-        if end < self._started:
+        if end < self._started or (end == opened.begin and not error):
+            # Before our time; or over when it was first seen, so that nobody knows how long it took.
             return
         marks = {**stage.attributes, "coterie.domain": self._domain}
         self._ring.record(Span(known.trace, stage.span, stage.parent, stage.name, opened.begin, end, marks, error))

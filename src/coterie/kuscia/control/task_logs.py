@@ -74,7 +74,7 @@ class ApiTaskLogs:
 
 
 def params_of(query: LogQuery) -> dict[str, str]:
-    """As the API takes them (`kuscia/engine/log_search.py`)."""
+    """As the API takes them (`kuscia/control/log_search.py`)."""
     return {
         "job": query.job,
         "task": query.task,

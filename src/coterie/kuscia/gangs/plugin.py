@@ -159,6 +159,9 @@ class GangPlugin:
             return False
         else:
             self.task_seen(task)
+            marks = task.metadata.annotations or {}
+            group = marks.get(labels.KUSCIA_TASK_RESOURCE_GROUP, key.name)
+            log.info("TaskResource was written", task=group, party=key.namespace, phase=task.status.phase)
         return True
 
 

@@ -41,6 +41,7 @@ async def serve(
         settings.paths,
         identities.load(settings.paths, settings.domain),
         SYSTEM_CLOCK,
+        settings.node,
     )
     try:
         async with (
@@ -82,7 +83,8 @@ def main() -> None:
     parser.add_argument("--beat", type=float, required=True)
     for name in ("--timeouts", "--conf-timeouts"):
         parser.add_argument(name, type=Timeouts.parse, default=Timeouts())
-    parser.add_argument("--gateway", default="")
+    for name in ("--gateway", "--node"):
+        parser.add_argument(name, default="")
     parser.add_argument("--listeners", type=listener_handover.inherited, required=True)
     chosen = parser.parse_args()
     child_logging.configure()
@@ -101,6 +103,7 @@ def main() -> None:
         gateway=chosen.gateway,
         timeouts=chosen.timeouts,
         conf_timeouts=chosen.conf_timeouts,
+        node=chosen.node,
     )
     asyncio.run(serve(settings, chosen.api, chosen.listeners, chosen.beat))
 

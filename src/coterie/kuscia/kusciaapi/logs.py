@@ -29,6 +29,7 @@ from coterie.kube.client.streams import log_stream
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS, KusciaTask
+from coterie.kuscia.kusciaapi import log_search
 from coterie.kuscia.kusciaapi.authorization import ApiCaller
 from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused, invalid
 from coterie.kuscia.kusciaapi.job_messages import named
@@ -59,6 +60,10 @@ async def query_log(here: OperationContext, caller: ApiCaller, request: Any) -> 
     wanted = _target_of_request(here.domain, request)
     if request.container:
         named("container", request.container)
+    if log_search.is_search(request):
+        async for page in log_search.searched_text(here, request):
+            yield {"status": _SUCCESS, "log": page}
+        return
     pieces = await _open_log(here, wanted, request)
     async with aclosing(in_pages(pieces, here.clock)) as pages:
         async for page in pages:

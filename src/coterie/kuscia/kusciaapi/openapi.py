@@ -67,6 +67,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "SetBandwidthLimitRequest": ("job_id", "domain_id", "destination_id"),
     "QueryLogRequest": ("task_id",),
     "QueryPodNodeRequest": ("task_id",),
+    "SearchLogRequest": ("job_id",),
     "CreateDomainDataRequest": ("domain_id", "type", "relative_uri"),
     "UpdateDomainDataRequest": ("domain_id", "domaindata_id"),
     "DeleteDomainDataRequest": ("domain_id", "domaindata_id"),

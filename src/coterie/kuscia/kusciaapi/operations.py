@@ -50,6 +50,8 @@ class OperationContext:
     paths: DomainPaths
     identity: DomainIdentity
     clock: Clock
+    node: str = ""
+    """The node of this machine; empty where there is none."""
     jobs: JobWatchers = field(default_factory=JobWatchers, repr=False, compare=False)
     """Those who watch jobs."""
 

@@ -50,7 +50,7 @@ _SEEN = (
     rf"/apis/apps/v1{_BELOW}/deployments/{_NAME}",
     rf"{_CORE}/nodes/{_NAME}",
     rf"{_CORE}{_BELOW}/(pods|services)(/{_NAME})?",
-    rf"{_CORE}{_BELOW}/pods/{_NAME}/log",
+    rf"{_CORE}{_BELOW}/pods/({_NAME}|\*)/log",
 )
 
 

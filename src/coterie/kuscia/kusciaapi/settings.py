@@ -70,6 +70,8 @@ class KusciaApiSettings:
     """Of ConfManager's."""
     log_rotation: Rotation = STANDARD
     """Of the node that starts it."""
+    node: str = ""
+    """The name of that node."""
 
     @property
     def ports(self) -> tuple[tuple[str, str, int], ...]:
@@ -95,6 +97,7 @@ class KusciaApiSettings:
             "--conf-http": str(self.conf_http_port),
             "--conf-grpc": str(self.conf_grpc_port),
             "--gateway": self.gateway,
+            "--node": self.node,
             "--timeouts": str(self.timeouts),
             "--conf-timeouts": str(self.conf_timeouts),
         }

@@ -160,6 +160,7 @@ def _rotation(block: Block) -> LogRotation:
         max_files=block.number("maxFiles", 5, 1),
         max_file_mb=block.number("maxFileSizeMB", 0, 1) or None,
         max_age_days=block.number("maxAgeDays", 30, 1),
+        max_total_mb=block.number("maxTotalSizeMB", 2048, 0),
     )
 
 
@@ -422,6 +423,7 @@ def _controllers(block: Block) -> ControllerSettings:
         pod_eviction_seconds=block.number("podEvictionSeconds", default.pod_eviction_seconds, 0),
         autoscaler_seconds=block.number("autoscalerSeconds", default.autoscaler_seconds, 1),
         stall_seconds=block.number("stallSeconds", default.stall_seconds, 0),
+        health_port=block.number("healthPort", default.health_port, *PORTS_OR_ANY),
         local_slurm_user=block.text("localSlurmUser", default.local_slurm_user),
         port_range=_port_range(block, default.port_range),
     )

@@ -35,11 +35,11 @@ USED = (
     "confManager.HTTPPort", "confManager.GRPCPort",
     "confManager.readTimeout", "confManager.writeTimeout", "confManager.idleTimeout",
     # Ours alone.
-    "root", "logFormat", "join",
+    "root", "logFormat", "join", "logrotate.maxTotalSizeMB",
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
     "apiServer.auditPolicy",
     "controllers.profile", "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
-    "controllers.autoscalerSeconds", "controllers.stallSeconds", "controllers.localSlurmUser",
+    "controllers.autoscalerSeconds", "controllers.stallSeconds", "controllers.localSlurmUser", "controllers.healthPort",
     "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",
     "agent.nodeName", "agent.address", "agent.port", "agent.taint", "agent.hostPaths[]", "agent.leaseSeconds",
     "agent.podCIDR", "agent.allowHostNetwork", "agent.linkRoutes", "agent.containerRuntime",

@@ -46,6 +46,8 @@ class ControllerSettings:
     """`autoscalerSeconds`: how often HorizontalPodAutoscalers are evaluated."""
     stall_seconds: int = 300
     """`stallSeconds`: tasks whose engines are idle for so long at all parties are shown as Stalled; 0: never."""
+    health_port: int = 8090
+    """`healthPort`: where this machine may ask for the health and the metrics of the controllers; 0: nowhere."""
     local_slurm_user: str = ""
     """`localSlurmUser`: the user as whom SlurmClusters with `local: true` run Slurm's commands on this machine; empty: such
     clusters are refused."""
@@ -207,6 +209,8 @@ class LogRotation:
     max_file_mb: int | None = None
     """None: as each kind of log has it."""
     max_age_days: int = 30
+    max_total_mb: int = 2048
+    """Of all output of pods that are gone; 0: no limit."""
 
     @property
     def of_node(self) -> Rotation:

@@ -26,11 +26,11 @@ from coterie.kube.network.policies.enforcer import PolicyEnforcer
 from coterie.kube.network.ports.publisher import PortPublisher
 from coterie.kuscia.api.log_query import DATAMESH, ENGINE, GATEWAY, SOURCES
 from coterie.kuscia.api.types.job import APP_IMAGES
+from coterie.kuscia.control.log_index import PodLogIndex
+from coterie.kuscia.control.log_search import NodeLogSearch
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
-from coterie.kuscia.engine.log_index import PodLogIndex
 from coterie.kuscia.engine.log_index_plugin import LogIndexPlugin
-from coterie.kuscia.engine.log_search import NodeLogSearch
 from coterie.kuscia.engine.remote_engines import RemoteGateway
 from coterie.kuscia.engine.remote_groups import AppliedRemotePods, RemoteGroups
 from coterie.kuscia.engine.templates.config_store import ConfigStore, DomainConfig, NoConfigStore, SealedConfig
@@ -101,7 +101,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
                 allow_privileged=chosen.allow_privileged,
                 defaults=chosen.defaults,
             ),
-            logs=PodLogSettings(max_age_days=rotation.max_age_days),
+            logs=PodLogSettings(max_age_days=rotation.max_age_days, max_total_bytes=rotation.max_total_mb << 20),
             default_handler=container_runtime.default_handler(
                 chosen, container_runtime.installed, root=os.getuid() == 0
             ),

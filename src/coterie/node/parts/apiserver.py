@@ -24,7 +24,7 @@ from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.control.child_api_listener import private_socket
 from coterie.kube.store import SqliteStore
 from coterie.kuscia.api.log_query import CONTROLLER, SCHEDULER
-from coterie.kuscia.engine.log_search import NodeLogSearch
+from coterie.kuscia.control.log_search import NodeLogSearch
 from coterie.kuscia.extensions.apiserver import apiserver_extension
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import api_identity

@@ -1,6 +1,7 @@
 """The control plane: the API server, informers, the controllers, and the domain's own objects.
 
-Provides `client`, `informers`, `api` (the ApiPlane), `pod_dialler`, `controller_counts` (for metrics) and, where the node has an agent, `agent_tls`.
+Provides `client`, `informers`, `api` (the ApiPlane), `pod_dialler`, `controllers`, `controller_metrics`
+(their sources) and, where the node has an agent, `agent_tls`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from typing import TYPE_CHECKING
 
 from coterie.base.lazy_import import lazy_import
 from coterie.kube.client.informers import Informers
+from coterie.kube.control.controller_metrics import ControllerMetrics
 from coterie.kube.control.manager import Runnable
+from coterie.kube.store.metrics import StoreSource
+from coterie.kuscia.control.job_metrics import JobStateSource, KusciaControllerSource
 from coterie.kuscia.engine.builtin_appimages import engines_known
 from coterie.node.cluster_network import published_network
 from coterie.node.parts.apiserver import ApiPlane
@@ -42,6 +46,10 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     node.provide("pod_dialler", dialler)
     node.provide("client", client)
     node.provide("informers", informers)
-    node.provide("controller_counts", counts)
+    node.provide("controllers", started)
+    running = ControllerMetrics()
+    node.provide("controller_metrics", [running, KusciaControllerSource(counts.jobs, running, clock)])
+    if settings.metrics.enabled:
+        node.metrics_sources += [StoreSource(plane.store), counts.scheduler, JobStateSource(informers, clock)]
     once = [own_domain(client, settings), engines_known(client), published_network(client, settings)]
     return [[plane], [informers, *once], started]

@@ -22,9 +22,11 @@ from coterie.node.parts.context import NodeContext
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
-    return datamesh_groups(
+    groups = datamesh_groups(
         node.settings, node.client, node.informers, node.clock, node.find("namespace_listeners", NamespaceListeners)
     )
+    node.metrics_sources += [each.metrics for group in groups for each in group if isinstance(each, DataMeshProcess)]
+    return groups
 
 
 def datamesh_groups(

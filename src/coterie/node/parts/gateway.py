@@ -52,6 +52,7 @@ from coterie.kuscia.gateway.snapshot_source import SnapshotSource
 from coterie.kuscia.gateway.usage_monitor import UsageMonitor
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.identity.domain_identity import DomainIdentity
+from coterie.kuscia.interconn.runnable import MemberRunners
 from coterie.kuscia.reporter.server import Reporter
 from coterie.node.config import ConfigError
 from coterie.node.parts import gateway_metrics, kusciaapi
@@ -130,7 +131,9 @@ def build(node: NodeContext) -> list[list[Runnable]]:
             network=node.find("applied_remote_pods", remote_groups.AppliedRemotePods),
         )
         first.append(engines.controller)
-    return [first, *made.groups, interconn_group(places, client, informers, clock)]
+    interconn = interconn_group(places, client, informers, clock)
+    node.metrics_sources += [each for each in interconn if isinstance(each, MemberRunners)]
+    return [first, *made.groups, interconn]
 
 
 def gateway_parts(

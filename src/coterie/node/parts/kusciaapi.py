@@ -29,9 +29,11 @@ log = logger("kusciaapi")
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
-    return kusciaapi_groups(
+    groups = kusciaapi_groups(
         node.settings, node.client, node.clock, node.find("namespace_listeners", NamespaceListeners)
     )
+    node.metrics_sources += [each.metrics for group in groups for each in group if isinstance(each, KusciaApiProcess)]
+    return groups
 
 
 def with_gateway_socket(settings: NodeSettings) -> NodeSettings:
@@ -68,6 +70,7 @@ def kusciaapi_groups(
         timeouts=chosen.timeouts,
         conf_timeouts=chosen.conf_timeouts,
         log_rotation=settings.logrotate.of_node,
+        node=settings.agent.node_name if settings.agent is not None else "",
     )
     if pods is not None:
         made = replace(made, conf_address=pods.address)

@@ -19,11 +19,14 @@ from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
 from coterie.http.server import HttpServer
 from coterie.kube.api.types.pods import PODS
+from coterie.kube.control.controller_metrics import ControllerMetrics
 from coterie.kube.control.manager import Runnable
 from coterie.kube.metrics.endpoint import MetricsEndpoint, ScrapeAccess
+from coterie.kube.metrics.loop_lag import LoopLagSource
 from coterie.kube.metrics.machine import MachineSource
 from coterie.kube.metrics.sources import MetricsPage, MetricsSource, SampledSource
-from coterie.kuscia.api.labels import KUSCIA_JOB_ID, KUSCIA_TASK_ID
+from coterie.kuscia.control.task_counters import TASK_COUNTERS
+from coterie.kuscia.gateway.machine_status import GatewayMachineSource
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.config.settings import MetricsConfig
 from coterie.node.parts.apiserver import ApiPlane
@@ -33,20 +36,25 @@ if TYPE_CHECKING:
     from coterie.kube.agent.devices import manager
     from coterie.kube.agent.runtimes import by_handler
     from coterie.kube.agent.runtimes.runp import network_access
-    from coterie.kube.agent.server import network_metrics, usage_metrics
+    from coterie.kube.agent.server import network_metrics, pod_pages, usage_metrics
     from coterie.kube.network.pods import netlink
+    from coterie.kuscia.engine import engine_metrics
     from coterie.node.parts import pod_network, traces
 else:
     manager = lazy_import("coterie.kube.agent.devices.manager")
     by_handler = lazy_import("coterie.kube.agent.runtimes.by_handler")
     network_access = lazy_import("coterie.kube.agent.runtimes.runp.network_access")
     network_metrics = lazy_import("coterie.kube.agent.server.network_metrics")
+    pod_pages = lazy_import("coterie.kube.agent.server.pod_pages")
     usage_metrics = lazy_import("coterie.kube.agent.server.usage_metrics")
+    engine_metrics = lazy_import("coterie.kuscia.engine.engine_metrics")
     netlink = lazy_import("coterie.kube.network.pods.netlink")
     pod_network = lazy_import("coterie.node.parts.pod_network")
     traces = lazy_import("coterie.node.parts.traces")
 
 log = logger("node")
+_ENGINE_SECONDS = 15.0
+"""Between two looks at engines' own pages."""
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
@@ -56,12 +64,16 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         return []
     sources: list[MetricsSource] = [_Build(settings), MachineSource()]
     if (plane := node.find("api", ApiPlane)) is not None:
-        sources.append(_ApiServerSource(plane))
+        sources += [_ApiServerSource(plane), TASK_COUNTERS]
     if settings.traces.enabled:
         sources.append(node.get("traces", traces.Traces))
+    if settings.gateway.enabled and settings.join is None:
+        sources.append(GatewayMachineSource())
     sources += node.metrics_sources
+    # A lite has controllers, too: the gateway's.
+    sources += node.find("controller_metrics", list) or [ControllerMetrics()]
     slow = [*_slow_sources(node), *node.sampled_metrics_sources]
-    return [[MetricsPort(bound, sources, slow, access(settings.metrics), node.clock)]]
+    return [[MetricsPort(bound, sources, slow, access(settings.metrics), node.clock, _engine_pages(node))]]
 
 
 def _slow_sources(node: NodeContext) -> Sequence[MetricsSource]:
@@ -73,9 +85,7 @@ def _slow_sources(node: NodeContext) -> Sequence[MetricsSource]:
 
     def belongs_to(namespace: str, name: str) -> Mapping[str, str]:
         pod = pods.cache.get(name, namespace)
-        marks = (pod["metadata"].get("annotations") or {}) if pod is not None else {}
-        found = {"job": marks.get(KUSCIA_JOB_ID, ""), "task": marks.get(KUSCIA_TASK_ID, "")}
-        return {**found, "party": node.settings.domain} if found["task"] else {}
+        return engine_metrics.task_labels(pod, node.settings.domain) if pod is not None else {}
 
     runtime = node.get("pod_runtime", by_handler.RuntimesByHandler)
     usage = usage_metrics.ContainerUsageSource(runtime, belongs_to)
@@ -89,6 +99,27 @@ def _slow_sources(node: NodeContext) -> Sequence[MetricsSource]:
     if devices is not None:
         found.append(devices)
     return found
+
+
+def _engine_pages(node: NodeContext) -> Sequence[MetricsSource]:
+    """Pages that engines serve themselves, where their AppImage has a `metricProbe`."""
+    chosen, domain = node.settings.agent, node.settings.domain
+    if chosen is None:
+        return ()
+    pods = node.informers.get(PODS.as_dynamic, node.settings.only_namespace, fields=f"spec.nodeName={chosen.node_name}")
+
+    def pages() -> list[pod_pages.PodPage]:
+        found = ((pod, engine_metrics.metrics_page(pod, domain)) for pod in pods.cache)
+        return [pod_pages.PodPage(pod["metadata"]["uid"], *page) for pod, page in found if page is not None]
+
+    return [
+        pod_pages.PodPagesSource(
+            node.get("pod_runtime", by_handler.RuntimesByHandler),
+            pages,
+            prefixes=engine_metrics.RESERVED_PREFIXES,
+            names=engine_metrics.RESERVED_NAMES,
+        )
+    ]
 
 
 def open_port(wanted: MetricsConfig) -> socket.socket | None:
@@ -131,11 +162,15 @@ class MetricsPort:
         slow: Sequence[MetricsSource],
         access: ScrapeAccess,
         clock: Clock,
+        engines: Sequence[MetricsSource] = (),
     ) -> None:
+        """`slow`: asked in the background. `engines`: so too, and what they say is not trusted."""
         self.ready = asyncio.Event()
         self._socket = bound
         self._sources = sources
         self._slow = slow
+        self._engines = engines
+        self._lag = LoopLagSource()
         self._access = access
         self._clock = clock
         self._stop = asyncio.Event()
@@ -147,13 +182,16 @@ class MetricsPort:
         address, port = self._socket.getsockname()[:2]
         async with TaskOwner(self.name) as owner:
             sampled = [SampledSource(source, self._clock, owner) for source in self._slow]
-            http = HttpServer(MetricsEndpoint(MetricsPage([*self._sources, *sampled]), self._access).handle)
+            engines = [SampledSource(source, self._clock, owner, _ENGINE_SECONDS) for source in self._engines]
+            page = MetricsPage([*self._sources, self._lag, *sampled], foreign=engines)
+            http = HttpServer(MetricsEndpoint(page, self._access).handle)
             await http.serve(self._socket)
             log.info("Metrics are served", address=address, port=port)
             self.ready.set()
             try:
                 await self._stop.wait()
             finally:
+                self._lag.stop()
                 await http.stop()
 
 

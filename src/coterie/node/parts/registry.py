@@ -1,7 +1,7 @@
 """What each mode runs, and in which order: one table.
 
     control-plane | join ──> pod-network ──> registration ──> node-api | gateway ──> dns ──> kusciaapi ──> datamesh
-                         ──> overlay ──> policies ──> services ──> traces ──> agent ──> metrics
+                         ──> overlay ──> policies ──> services ──> traces ──> agent ──> controller-health ──> metrics
 
 `pod-network` makes the network in which later parts listen for pods; `overlay` connects it with other machines. One of
 control-plane, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that
@@ -98,6 +98,13 @@ PARTS = (
         f"{_HERE}.agent",
         ("lite", "autonomy"),
         after=(*_FIRST, "gateway", "dns", "datamesh", "overlay", "policies", "services"),
+    ),
+    Part(
+        "controller-health",
+        f"{_HERE}.controller_health",
+        ("master", "autonomy"),
+        after=("control-plane",),
+        enabled=lambda settings: settings.controllers.health_port != 0,
     ),
     Part(
         "metrics",

@@ -36,7 +36,7 @@ class PodActivity:
     network_bytes: int
     active_at: float
     idle: bool = False
-    """What the API was told."""
+    """What the API was known."""
 
 
 def idle_seconds(pod: Object) -> float | None:
@@ -48,8 +48,8 @@ def idle_seconds(pod: Object) -> float | None:
 def first(pod: Object, now: float, cpu_nanoseconds: int, network_bytes: int) -> PodActivity:
     """The first measurement. After a restart of the agent a pod that was idle is still taken for it."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    told = next((each for each in conditions if each.get("type") == COTERIE_IDLE), None)
-    since = parse_time(told.get("lastTransitionTime")) if told is not None and told.get("status") == "True" else None
+    known = next((each for each in conditions if each.get("type") == COTERIE_IDLE), None)
+    since = parse_time(known.get("lastTransitionTime")) if known is not None and known.get("status") == "True" else None
     active_at = since.timestamp() if since is not None else now
     return PodActivity(now, cpu_nanoseconds, network_bytes, active_at, since is not None)
 
@@ -57,7 +57,7 @@ def first(pod: Object, now: float, cpu_nanoseconds: int, network_bytes: int) -> 
 def measured(
     before: PodActivity, now: float, cpu_nanoseconds: int, network_bytes: int, limit: float, rules: IdleRules
 ) -> PodActivity:
-    """After another measurement. `idle` changes when the API is to be told."""
+    """After another measurement. `idle` changes when the API is to be known."""
     seconds = now - before.at
     if seconds <= 0:
         return before

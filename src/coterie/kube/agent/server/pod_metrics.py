@@ -24,6 +24,8 @@ from coterie.kube.api import errors
 
 _TIMEOUT = 2.0
 _MAX_BODY = 4 * 1024 * 1024
+_MAX_HEAD = 64 * 1024
+_UNFIT_PATH = re.compile(r"[^\x21-\x7e]")
 _MAX_SERIES = 1000
 _REMEMBERED = 10_000
 _PER_SECOND = "_per_second"
@@ -57,7 +59,7 @@ class PodMetricsReader:
         """Raises ServiceUnavailable when the pod does not answer."""
         try:
             async with asyncio.timeout(_TIMEOUT):
-                text = await self._get(pod_uid, port, path)
+                text = await fetch_page(self._runtime, pod_uid, port, path)
         except RuntimeFailure as problem:
             raise errors.ServiceUnavailable(problem.message) from problem
         except (OSError, TimeoutError, EOFError, ValueError, httptools.HttpParserError) as problem:
@@ -93,22 +95,33 @@ class PodMetricsReader:
             return None
         return (value - before.value) / (now - before.at), now - before.at
 
-    async def _get(self, pod_uid: str, port: int, path: str) -> str:
-        reader, writer = await self._runtime.dial(pod_uid, port)
-        try:
-            target = path if path.startswith("/") else f"/{path}"
-            head = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nAccept: text/plain\r\nConnection: close\r\n\r\n"
-            writer.write(head.encode("latin-1"))
-            await writer.drain()
-            answer = _Answer()
-            parser = httptools.HttpResponseParser(answer)
-            while not answer.complete and answer.size < _MAX_BODY and (data := await reader.read(65536)):
-                parser.feed_data(data)
-            if (status := parser.get_status_code()) != 200:
-                raise ValueError(f"status {status}")
-        finally:
-            writer.close()
-        return b"".join(answer.parts).decode("utf-8", "replace")
+
+async def fetch_page(runtime: PodRuntime, pod_uid: str, port: int, path: str, limit: int = _MAX_BODY) -> str:
+    """`GET path` from a port of the pod, through the pod's network; the caller sets a time limit. Redirects are not followed.
+
+    Raises RuntimeFailure, OSError, EOFError, ValueError or httptools.HttpParserError; ValueError for a page above `limit` bytes.
+    """
+    target = path if path.startswith("/") else f"/{path}"
+    if _UNFIT_PATH.search(target):
+        raise ValueError("the path has characters that no URL has")
+    reader, writer = await runtime.dial(pod_uid, port)
+    try:
+        head = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nAccept: text/plain\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode("latin-1"))
+        await writer.drain()
+        answer = _Answer()
+        parser = httptools.HttpResponseParser(answer)
+        received = 0
+        while not answer.complete and (data := await reader.read(65536)):
+            received += len(data)
+            parser.feed_data(data)
+            if answer.size > limit or received > 2 * limit + _MAX_HEAD:
+                raise ValueError(f"the page has more than {limit} bytes")
+        if (status := parser.get_status_code()) != 200:
+            raise ValueError(f"status {status}")
+    finally:
+        writer.close()
+    return b"".join(answer.parts).decode("utf-8", "replace")
 
 
 class _Answer:

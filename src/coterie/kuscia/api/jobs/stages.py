@@ -112,6 +112,11 @@ def task_stages(task: KusciaTask) -> list[Stage]:
     return out
 
 
+def task_stage_span(name: str, task_uid: str) -> str:
+    """Of one of the stages that follow each other in a task: prepare, schedule, start, run."""
+    return span_id(name, task_uid)
+
+
 def reservation_stages(reservation: TaskResource) -> list[Stage]:
     """The stage it is in: each attempt has its own spans. One without pods is a partner's, whose own node has the spans."""
     meta, phase = reservation.metadata, reservation.status.phase

@@ -30,6 +30,7 @@ from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.phases import JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
 from coterie.kuscia.api.jobs.references import ungranted
 from coterie.kuscia.api.jobs.retries import TASK_STOPPED
+from coterie.kuscia.api.jobs.trace_context import job_trace
 from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, admit
 from coterie.kuscia.api.partner_requests import job_request
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
@@ -51,6 +52,7 @@ from coterie.kuscia.api.types.job import (
 )
 from coterie.kuscia.api.types.partner_policy import PartnerPolicy
 from coterie.kuscia.control.job_metrics import JobMetrics
+from coterie.kuscia.control.log_facts import facts_of_job
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.task_counters import TASK_COUNTERS
 from coterie.kuscia.controllers.kusciajob import launch
@@ -330,7 +332,7 @@ class KusciaJobReconciler:
             self._record_event(job, status)
 
     def _record_event(self, job: KusciaJob, status: KusciaJobStatus) -> None:
-        log = self._log.bind(job=job.metadata.name, phase=status.phase)
+        log = self._log.bind(job=job.metadata.name, phase=status.phase, trace_id=job_trace(job))
         log.info("Job phase changed", why=status.message)
         self._metrics.jobs.ended(status.phase)
         # The status says how a job goes on; an event of its own is for what somebody should look at.
@@ -428,4 +430,11 @@ def make(
         Watches(reconciler.policies, reconciler.keys_of_policy),
     ]
     reconcile = metrics.jobs.timed(reconciler.reconcile, reconciler.phase_to_reconcile, clock)
-    return Controller("kusciajob", reconcile, watches, workers=workers, clock=clock)
+    return Controller(
+        "kusciajob",
+        reconcile,
+        watches,
+        workers=workers,
+        clock=clock,
+        log_facts=lambda key: facts_of_job(key.name, reconciler.jobs.cache.by_key(key)),
+    )

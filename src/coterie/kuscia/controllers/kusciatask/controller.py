@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace as _replace
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,7 +23,9 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.ids import uid4
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
+from coterie.kube.api.labels import COTERIE_IDLE
 from coterie.kube.api.meta import ApiObject, Object, ObjectKey, find_condition, is_true
+from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.retries import Outlook, outlook, public_reason, status_message
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.kind import Kind
@@ -50,7 +53,13 @@ from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.jobs.retries import TASK_STALLED
 from coterie.kuscia.api.partner_policy import Usage, usage_of
 from coterie.kuscia.api.reserving import task_resource
-from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute
+from coterie.kuscia.api.types.domain import (
+    CLUSTER_DOMAIN_ROUTES,
+    DOMAIN_ROUTES,
+    DOMAINS,
+    GATEWAYS,
+    ClusterDomainRoute,
+)
 from coterie.kuscia.api.types.job import (
     APP_IMAGES,
     CROSS_DOMAIN,
@@ -68,6 +77,7 @@ from coterie.kuscia.api.types.job import (
 from coterie.kuscia.api.types.partner_policy import PartnerPolicy
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
 from coterie.kuscia.control.job_metrics import JobMetrics
+from coterie.kuscia.control.log_facts import facts_of_task
 from coterie.kuscia.control.partner_quotas import PartnerQuotas, QuotaRefusal
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.control.task_counters import TASK_COUNTERS
@@ -79,7 +89,7 @@ from coterie.kuscia.controllers.kusciatask.party_workloads import (
     numbers_of,
     party_workloads,
 )
-from coterie.kuscia.controllers.kusciatask.plan import Refusal, TaskView, only_informs, plan, refused
+from coterie.kuscia.controllers.kusciatask.plan import LinkActivity, Refusal, TaskView, only_informs, plan, refused
 
 T = TypeVar("T")
 A = TypeVar("A", bound=ApiObject)
@@ -91,6 +101,10 @@ BY_STATE = "kusciatask/state"
 _WAITING, _RUNNING = "waiting", "running"
 _IN_THE_WAY = 0.5
 """Seconds after which a pod of an earlier task with the same name is looked for again."""
+_USAGE_LASTS = 60.0
+"""Seconds for which a gateway's measurement holds; they are written every 15 s at least."""
+_BUSY_BITS = 8192
+"""Bits per second of one task at one domain, above which its links are not silent."""
 _RETRY = Policy(first=0.05, factor=2.0, limit=30.0, jitter=0.1)
 """Shorter pauses than other controllers make: the time that a task may wait is checked at each attempt."""
 
@@ -156,6 +170,7 @@ class KusciaTaskReconciler:
         self.groups = informers.get(TASK_RESOURCE_GROUPS)
         self.routes = informers.get(CLUSTER_DOMAIN_ROUTES)
         self.domains = informers.get(DOMAINS)
+        self.gateways = informers.get(GATEWAYS)
         self.images = informers.get(APP_IMAGES)
         self.nodes = informers.get(NODES)
         self.domain_routes = informers.get(DOMAIN_ROUTES)
@@ -173,6 +188,9 @@ class KusciaTaskReconciler:
         """By uid, of tasks whose status does not say yet that everything was made."""
         self._later: Deferred[str] = Deferred(clock)
         self._usable: dict[str, bool] = {}
+        self._began = clock.now()
+        self._links_busy: dict[tuple[str, str], datetime] = {}
+        """By task and domain: when links were last seen busy while the engines were idle."""
         self._log = logger("controllers.kusciatask")
 
     async def reconcile(self, key: ObjectKey) -> Result:
@@ -273,8 +291,37 @@ class KusciaTaskReconciler:
             trouble=self._trouble.get(task.metadata.uid, ""),
             over_quota=self._claim(task, own),
             unmet=self._unmet(task, own),
+            link_activity=self._link_activity(task, own, pods.values()),
             default_stall_seconds=self._stall_seconds,
         )
+
+    def _link_activity(
+        self, task: KusciaTask, own: Sequence[PartyWorkload], pods: Iterable[Pod]
+    ) -> dict[str, LinkActivity]:
+        """By domain, from what the gateways measure; only looked for while an engine is idle. Gateways write rates, so the
+        last time is that of our last look at which they carried something, or our own start."""
+        if not any(is_true(pod.status.conditions, COTERIE_IDLE) for pod in pods):
+            return {}
+        now = self._clock.now()
+        out: dict[str, LinkActivity] = {}
+        for domain in {party.domain for party in own}:
+            rows = [
+                row
+                for gateway in self.gateways.cache.list(domain)
+                for row in (gateway.status.usage or () if gateway.status is not None else ())
+                if row.task == task.metadata.name
+                and (at := parse_time(row.at)) is not None
+                and (now - at).total_seconds() < _USAGE_LASTS
+            ]
+            if not rows:
+                continue
+            busy = sum(row.sent_bits_per_second + row.received_bits_per_second for row in rows) > _BUSY_BITS
+            key = (task.metadata.uid, domain)
+            if busy:
+                self._links_busy[key] = now
+            last = self._links_busy.get(key, self._began)
+            out[domain] = LinkActivity(rfc3339(last), busy)
+        return out
 
     def _unmet(self, task: KusciaTask, own: Sequence[PartyWorkload]) -> str:
         """Why the bandwidth that a new task requests can never be had."""
@@ -666,6 +713,7 @@ class KusciaTaskReconciler:
             self._pool.release(uid)
             self._made.pop(uid, None)
             self._later.clear(uid)
+            self._links_busy = {key: at for key, at in self._links_busy.items() if key[0] != uid}
             over = True
         if not over or not self._quotas.knows(uid):
             return [task.key]
@@ -786,4 +834,12 @@ def make(
         Watches(quotas.policies, reconciler.keys_of_policy),
     ]
     reconcile = metrics.tasks.timed(reconciler.reconcile, reconciler.phase_to_reconcile, clock)
-    return Controller("kusciatask", reconcile, watches, workers=workers, clock=clock, retry=_RETRY)
+    return Controller(
+        "kusciatask",
+        reconcile,
+        watches,
+        workers=workers,
+        clock=clock,
+        retry=_RETRY,
+        log_facts=lambda key: facts_of_task(key.name, reconciler.tasks.cache.by_key(key)),
+    )

@@ -18,7 +18,7 @@ The phases of parties and task follow the tables in `status.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as _replace
 from datetime import datetime
 
@@ -61,8 +61,18 @@ MISSING_ENGINE_GRACE = 3.0
 LIFE_SECONDS = 300
 CREATE_FAILED = "CreateResourceFailed"
 START = "the start"
+LINKS_RECHECK = 10.0
+"""Seconds after which the links of a task are looked at again whose engines are idle."""
 REFUSED_RETRY = 5.0
 """Seconds between attempts to create what was refused for a reason that may end, such as a quota."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkActivity:
+    last: str
+    """RFC 3339."""
+    busy: bool
+    """It goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,8 @@ class TaskView:
     """Why the bandwidth that the task requests can never be had here."""
     over_quota: QuotaRefusal | None = None
     """Why a task that a partner began has no room in the partner's quota."""
+    link_activity: Mapping[str, LinkActivity] = field(default_factory=dict)
+    """By domain of ours, when the gateways last carried something of the task; where they measure it."""
     default_stall_seconds: int = 0
     """After how long without activity a task is shown as Stalled that does not say it; 0: never."""
 
@@ -344,6 +356,9 @@ def _from_pods(view: TaskView, status: KusciaTaskStatus) -> Plan:
         mine = {which.name: pod_statuses[f"{party.domain}/{which.name}"] for which in party.pods}
         known = party_status(party, mine, parties[party.domain, party.role])
         idle = idle_since(pod for which in party.pods if (pod := view.pods.get(ObjectKey(party.domain, which.name))))
+        if idle is not None and (links := view.link_activity.get(party.domain)) is not None:
+            looks += [LINKS_RECHECK] if links.busy else []
+            idle = None if links.busy else max(idle, links.last)
         known = replace(known, idle_since=idle if known.phase == TaskPhase.RUNNING else None)
         parties[party.domain, party.role] = known
         if known.phase == TaskPhase.PENDING:

@@ -173,7 +173,7 @@ class LogRequestReconciler:
     ) -> plan.RequestStep:
         spec, review = request.spec, request.spec.review or LogReview()
         own_rules = (policy.logs.redact if policy is not None and policy.logs is not None else None) or ()
-        redactor = Redactor(await known_secrets(self._client, spec.owner), (*own_rules, *(review.redact or ())))
+        redactor = Redactor(await known_secrets(self._client, spec.owner, job), (*own_rules, *(review.redact or ())))
         logs = self._logs or ApiTaskLogs(self._client, (spec.owner,))
         preview = await read_excerpt(logs, spec, job, redactor, self._clock.now(), review.generation)
         tasks = {task.metadata.name: task for task in self.tasks.cache}

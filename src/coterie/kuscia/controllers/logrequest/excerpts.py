@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+import msgspec
+
 from coterie.base.redaction import Redactor
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.core import CONFIG_MAPS, SECRETS
@@ -110,9 +112,9 @@ async def _redacted(lines: Sequence[LogLine], grep: str, redactor: Redactor) -> 
     return out
 
 
-async def known_secrets(client: Client, domain: str) -> tuple[str, ...]:
-    """What the control plane itself knows to be a credential of this domain."""
-    objects: list[Object] = []
+async def known_secrets(client: Client, domain: str, job: KusciaJob) -> tuple[str, ...]:
+    """What the control plane itself knows to be a credential of this domain, and what the job's input says to be one."""
+    objects: list[Object] = [{"spec": msgspec.to_builtins(job.spec)}]
     for kind in _SOURCES_OF_SECRETS:
         page = await client.list(kind.as_dynamic, domain)
         objects += ({**item, "kind": kind.resource.kind} for item in page.items)

@@ -190,4 +190,12 @@ def make(
         Watches(reconciler.reservations, reconciler.keys_of_reservation),
         Watches(reconciler.pods, reconciler.keys_of_pod),
     ]
-    return Controller("taskresourcegroup", reconciler.reconcile, watches, workers=workers, clock=clock, retry=_RETRY)
+    return Controller(
+        "taskresourcegroup",
+        reconciler.reconcile,
+        watches,
+        workers=workers,
+        clock=clock,
+        retry=_RETRY,
+        log_facts=lambda key: {"task": key.name},
+    )

@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from urllib.parse import quote
 
-from coterie.base.exposition import Family, Row, labels
+from coterie.base.exposition import Family, labels
 from coterie.kube.metrics.sources import SourceFailed
 from coterie.kuscia.gateway import tunnel
 from coterie.kuscia.gateway.admin import Admin, AdminError
 from coterie.kuscia.gateway.egress import outbound_name, ways
 from coterie.kuscia.gateway.metrics.envoy_families import CLUSTER, FAMILIES, query_filter
+from coterie.kuscia.gateway.metrics.route_labels import route_labels
 from coterie.kuscia.gateway.model import SnapshotInputs
 
 MAX_BYTES = 16 << 20
@@ -39,7 +40,8 @@ class EnvoyPageParser:
     """Labels that were checked once are remembered: a cluster has the same ones in all families and in all answers."""
 
     def __init__(self) -> None:
-        self._valid: set[str] = set()
+        self._valid: dict[str, str] = {}
+        """Each to itself: one text for all rows."""
 
     def rows(self, text: str) -> EnvoyRows:
         """Raises AnswerRefused."""
@@ -66,24 +68,15 @@ class EnvoyPageParser:
             where, found, value = line[start:].rpartition("} ")
             if not found or not line.startswith(begin) or not value.isdigit() or len(value) > _MAX_DIGITS:
                 raise AnswerRefused(f"a row of {name} is not understood")
-            if not self._is_valid(where):
-                raise AnswerRefused(f"labels of {name} are not understood")
-            rows[where] = int(value)
+            rows[self._valid.get(where) or self._checked(where)] = int(value)
         return rows
 
-    def _is_valid(self, where: str) -> bool:
-        if where in self._valid:
-            return True
+    def _checked(self, where: str) -> str:
         if _LABELS.fullmatch(where) is None:
-            return False
+            raise AnswerRefused("labels are not understood")
         if len(self._valid) >= _MAX_KNOWN_LABELS:
             self._valid.clear()
-        self._valid.add(where)
-        return True
-
-
-def cluster_labels(cluster: str) -> str:
-    return labels(**{CLUSTER: cluster})
+        return self._valid.setdefault(where, where)
 
 
 def route_clusters(inputs: SnapshotInputs) -> dict[str, tuple[str, ...]]:
@@ -99,25 +92,31 @@ def route_clusters(inputs: SnapshotInputs) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def families_of(rows: EnvoyRows, clusters: Mapping[str, Sequence[str]], domain: str) -> list[Family]:
+class RouteRows:
+    """Labels of routes and of their clusters, made once for each configuration."""
+
+    def __init__(self, clusters: Mapping[str, Sequence[str]], domain: str) -> None:
+        self.routes = [
+            (route_labels(domain, destination), [labels(**{CLUSTER: name}) for name in names])
+            for destination, names in clusters.items()
+        ]
+        self.zeros: dict[str, float] = {where: 0 for _, names in self.routes for where in names}
+
+
+def families_of(rows: EnvoyRows, known: RouteRows) -> list[Family]:
     """Envoy's families, complete, and what routes sent and received. Envoy counts from the first request on; a counter that is missing before
     that would hide its first increase from `rate()`, so promised ones begin with 0."""
-    known = [cluster_labels(name) for names in clusters.values() for name in names]
-    zeros = dict.fromkeys(known, 0.0)
     for name in _ZEROS:
-        rows[name] = {**zeros, **rows.get(name, {})}
-    found = [
-        Family(name, each.help, each.kind, list(rows[name].items())) for name, each in FAMILIES.items() if name in rows
-    ]
-    sent: list[Row] = []
-    received: list[Row] = []
-    for destination, names in clusters.items():
-        where = labels(source=domain, destination=destination)
-        of_route = [cluster_labels(name) for name in names]
-        sent.append((where, _sum(rows[_SENT], of_route)))
-        received.append((where, _sum(rows[_RECEIVED], of_route)))
+        if known.zeros.keys() - rows.setdefault(name, {}).keys():
+            rows[name] = {**known.zeros, **rows[name]}
+    sent = [(where, _sum(rows[_SENT], names)) for where, names in known.routes]
+    received = [(where, _sum(rows[_RECEIVED], names)) for where, names in known.routes]
     return [
-        *found,
+        *(
+            Family(name, each.help, each.kind, list(rows[name].items()))
+            for name, each in FAMILIES.items()
+            if name in rows
+        ),
         Family("coterie_route_sent_bytes_total", "Bytes sent to a partner, without TLS.", "counter", sent),
         Family(
             "coterie_route_received_bytes_total", "Bytes received from a partner, without TLS.", "counter", received
@@ -138,7 +137,7 @@ class EnvoyStatsSource:
         self._inputs = inputs
         self._parser = EnvoyPageParser()
         self._path = f"/stats/prometheus?usedonly&filter={quote(query_filter(domain))}"
-        self._clusters: tuple[SnapshotInputs | None, dict[str, tuple[str, ...]]] = (None, {})
+        self._known: tuple[SnapshotInputs | None, RouteRows] = (None, RouteRows({}, domain))
 
     async def families(self) -> Sequence[Family]:
         try:
@@ -146,10 +145,10 @@ class EnvoyStatsSource:
             rows = self._parser.rows(text)
         except (AdminError, AnswerRefused) as problem:
             raise SourceFailed(str(problem)) from problem
-        return families_of(rows, self._route_clusters(), self._domain)
+        return families_of(rows, self._route_rows())
 
-    def _route_clusters(self) -> dict[str, tuple[str, ...]]:
+    def _route_rows(self) -> RouteRows:
         inputs = self._inputs()
-        if inputs is not self._clusters[0]:
-            self._clusters = (inputs, route_clusters(inputs) if inputs is not None else {})
-        return self._clusters[1]
+        if inputs is not self._known[0]:
+            self._known = (inputs, RouteRows(route_clusters(inputs) if inputs is not None else {}, self._domain))
+        return self._known[1]

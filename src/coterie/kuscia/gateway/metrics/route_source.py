@@ -16,6 +16,7 @@ from coterie.base.files import read_bytes_or_none
 from coterie.base.pki import PkiError, load_certificate
 from coterie.kuscia.api.types.domain import DomainRoute
 from coterie.kuscia.gateway.certificate_validity import is_undated
+from coterie.kuscia.gateway.metrics.route_labels import route_labels
 from coterie.kuscia.gateway.model import Route, SnapshotInputs
 
 
@@ -35,7 +36,7 @@ def route_families(routes: Iterable[DomainRoute], domain: str) -> list[Family]:
     up: list[Row] = []
     expiry: list[Row] = []
     for route in routes:
-        where = labels(source=route.spec.source, destination=route.spec.destination)
+        where = route_labels(route.spec.source, route.spec.destination)
         if route.spec.source == domain:
             up.append((where, int(is_up(route))))
         newest = route.token_status.newest

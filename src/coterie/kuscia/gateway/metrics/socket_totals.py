@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from coterie.base.exposition import Family, Row, labels
 from coterie.kube.network.pods.sock_diag import Endpoint, TcpConnection
+from coterie.kuscia.gateway.metrics.route_labels import route_labels
 
 _KIND = "ss"
 
@@ -59,7 +60,7 @@ class SocketTotals:
         route_rtt: list[Row] = []
         route_retransmits: list[Row] = []
         for name, totals in self.partners.items():
-            where = labels(source=domain, destination=name)
+            where = route_labels(domain, name)
             route_retransmits.append((where, totals.retransmits))
             retransmits.append((_labels(name, "sum"), totals.retransmits))
             connections.append((_labels(name, "sum"), totals.connections))

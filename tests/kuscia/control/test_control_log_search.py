@@ -14,8 +14,8 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.kube.api.errors import BadRequest
 from coterie.kuscia.api.log_query import CONTROLLER, SCHEDULER
-from coterie.kuscia.engine.log_index import LoggedPod, PodLogIndex
-from coterie.kuscia.engine.log_search import NodeLogSearch
+from coterie.kuscia.control.log_index import LoggedPod, PodLogIndex
+from coterie.kuscia.control.log_search import NodeLogSearch
 
 ACCESS = '10.0.0.1 - [2026-01-02T03:04:04.000Z] alice {host} "POST /x HTTP/1.1" t s 200 - 12 345 500 1 2 3 - - via'
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from coterie.kuscia.api import labels
-from coterie.kuscia.engine import log_index
-from coterie.kuscia.engine.log_index import LoggedPod, PodLogIndex, entry_of, parse
+from coterie.kuscia.control import log_index
+from coterie.kuscia.control.log_index import LoggedPod, PodLogIndex, parse
+from coterie.kuscia.engine.log_index_plugin import entry_of
 
 POD = LoggedPod(1767323045, "alice", "job-1", "job-1-psi", "job-1-psi-0", "8d4f7c52-6a40-4b5e-9c7a-3f1f0f3d2a11")
 

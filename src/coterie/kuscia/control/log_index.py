@@ -18,16 +18,11 @@ from pathlib import Path
 from typing import Final
 
 from coterie.base import files
-from coterie.kube.api.meta import Object
 from coterie.kube.api.names import dns_subdomain_faults
-from coterie.kuscia.api import labels
-from coterie.kuscia.engine import peers
 
 MAX_PODS: Final = 20_000
 _SLACK: Final = 1000
 """Lines that may be in the file beyond those that count."""
-_MAX_SERVICES: Final = 64
-Lookup = Callable[[str, str], Object | None]
 _UID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
@@ -129,19 +124,3 @@ class PodLogIndex:
         if not self._shared and (torn or self._lines > MAX_PODS or self._lines > 2 * live + _SLACK):
             self.compact()
         return self._pods
-
-
-def entry_of(pod: Object, domain: str, now: int, lookup: Lookup) -> LoggedPod | None:
-    """None for pods that are no engines of a task of the domain."""
-    meta = pod["metadata"]
-    marks, known = meta.get("annotations") or {}, meta.get("labels") or {}
-    task, job = str(marks.get(labels.KUSCIA_TASK_ID) or ""), str(marks.get(labels.KUSCIA_JOB_ID) or "")
-    made_here = known.get(labels.KUSCIA_CONTROLLER) == labels.KUSCIA_CONTROLLER_TASK
-    if not task or not made_here or not peers.is_task_pod(pod, domain):
-        return None
-    name = peers.values_map_name(pod)
-    hosts = peers.callable_hosts(pod, lookup("ConfigMap", name) if name else None, domain)
-    services = {host.partition(".")[0] for host in hosts if not host.startswith("reporter.")}
-    unusual = sorted(each for each in services if not each.removeprefix("svc-").startswith(f"{task}-"))
-    entry = LoggedPod(now, domain, job, task, str(meta["name"]), str(meta["uid"]), tuple(unusual[:_MAX_SERVICES]))
-    return entry if parse(entry.line().rstrip("\n")) == entry else None

@@ -41,7 +41,7 @@ from coterie.kuscia.api.log_query import (
     log_query,
 )
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
-from coterie.kuscia.engine.log_index import LoggedPod, PodLogIndex
+from coterie.kuscia.control.log_index import LoggedPod, PodLogIndex
 
 MAX_TASKS: Final = 256
 MAX_PODS: Final = 256
@@ -134,6 +134,8 @@ class NodeLogSearch:
         )
         lines = [self._line(line, streams[line.stream][1], namespace, query) for line in answer.lines]
         notes = list(answer.notes)
+        if sources & {SCHEDULER, CONTROLLER} and (own or self._plane) and not self._paths.log("coterie").exists():
+            notes.append(f"{self._node or 'the control plane'} writes its own log to its terminal, not to a file")
         if len(pods) > MAX_PODS and ENGINE in sources:
             notes.append(f"{len(pods)} pods belong to it; only the newest {MAX_PODS} were searched: name a task")
         return RawLogPage([line for line in lines if line["source"] in sources], answer.frontier, notes)

@@ -1,0 +1,200 @@
+"""What becomes of a LogRequest, as pure decisions: ends, limits, the standing policy."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from coterie.base.clock import rfc3339
+from coterie.kuscia.api.log_requests import (
+    MOST_BYTES,
+    MOST_PER_HOUR,
+    RETENTION_SECONDS,
+    RequesterLoad,
+    bounds_of,
+    excerpt_of,
+    load_fault,
+    load_of,
+    recorded,
+    status_for_requester,
+    status_from_owner,
+)
+from coterie.kuscia.api.partner_policy import Verdict
+from coterie.kuscia.api.types.job import KusciaJob, KusciaTask
+from coterie.kuscia.api.types.log_request import LogExcerpt, LogRequest, LogRequestRecord, LogRequestStatus, Way
+from coterie.kuscia.api.types.partner_policy import PartnerPolicySpec
+from coterie.kuscia.controllers.logrequest import plan
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def a_request(
+    namespace: str = "bob", made: datetime = NOW, status: LogRequestStatus | None = None, **spec: Any
+) -> LogRequest:
+    body = {
+        "metadata": {"name": "lr", "namespace": namespace, "creationTimestamp": rfc3339(made)},
+        "spec": {"requester": "alice", "owner": "bob", "job": "j", "reason": "r", **spec},
+    }
+    found = msgspec.convert(body, LogRequest)
+    return replace(found, status=status) if status is not None else found
+
+
+def a_job() -> KusciaJob:
+    task = {"alias": "a", "appImage": "e", "taskInputConfig": "", "taskID": "t-1"}
+    task["parties"] = [{"domainID": "alice"}, {"domainID": "bob"}]  # type: ignore[assignment]
+    return msgspec.convert({"metadata": {"name": "j"}, "spec": {"initiator": "alice", "tasks": [task]}}, KusciaJob)
+
+
+def a_task(phase: str) -> dict[str, KusciaTask]:
+    body = {
+        "metadata": {"name": "t-1"},
+        "spec": {"initiator": "alice", "taskInputConfig": "", "parties": []},
+        "status": {"phase": phase},
+    }
+    return {"t-1": msgspec.convert(body, KusciaTask)}
+
+
+def a_policy(**logs: Any) -> PartnerPolicySpec:
+    return msgspec.convert({"appImages": ["*"], "logs": {"sources": ["engine"], **logs}}, PartnerPolicySpec)
+
+
+@pytest.mark.parametrize("side", ["outgoing", "incoming"])
+def test_a_record_is_deleted_after_its_time_and_not_before(side: str) -> None:
+    def step(age: float) -> plan.RequestStep:
+        status = LogRequestStatus(phase="Expired", end_time=rfc3339(NOW - timedelta(seconds=age)))
+        if side == "outgoing":
+            return plan.outgoing(a_request("alice", status=status), None, True, 0, Way.HOST, NOW)
+        return plan.incoming(a_request(status=status), None, RequesterLoad(), None, NOW)
+
+    young, old = step(60), step(RETENTION_SECONDS + 1)
+    assert not young.delete and young.after == pytest.approx(RETENTION_SECONDS - 59)
+    assert old.delete
+
+
+@pytest.mark.parametrize("phase", ["Pending", "AwaitingApproval", "Answered"])
+def test_every_state_that_waits_has_an_end(phase: str) -> None:
+    past = rfc3339(NOW - timedelta(seconds=1))
+    status = LogRequestStatus(phase=phase, expire_time=past, answer=LogExcerpt(text="x"), preview=LogExcerpt(text="x"))
+    for step in (
+        plan.outgoing(a_request("alice", status=status), a_job(), True, 0, Way.HOST, NOW),
+        plan.incoming(a_request(status=status), a_job(), RequesterLoad(), None, NOW),
+    ):
+        assert step.status.phase == "Expired" and step.status.message
+        assert step.status.answer is None and step.status.preview is None
+
+
+def test_a_time_that_cannot_be_read_is_over() -> None:
+    status = LogRequestStatus(phase="Answered", expire_time="soon", answer=LogExcerpt(text="x"))
+    assert plan.incoming(a_request(status=status), a_job(), RequesterLoad(), None, NOW).status.phase == "Expired"
+
+
+DECISIONS = [
+    (None, {}, Verdict.ASK, "there is no policy for alice"),
+    (PartnerPolicySpec(app_images=("*",)), {}, Verdict.ASK, "opens no logs"),
+    (PartnerPolicySpec(outside="Refuse"), {}, Verdict.REFUSE, "opens no logs"),
+    (a_policy(), {}, Verdict.ALLOW, ""),
+    (a_policy(), {"sources": ["gateway"]}, Verdict.ASK, "may not read gateway"),
+    (a_policy(maxLines=10), {}, Verdict.ASK, "asks for 500 lines, alice may have 10"),
+    (a_policy(maxLines=10), {"maxLines": 10}, Verdict.ALLOW, ""),
+    (a_policy(maxBytes=10), {}, Verdict.ASK, "bytes, alice may have 10"),
+    (a_policy(keepSeconds=10), {}, Verdict.ASK, "seconds of keeping, alice may have 10"),
+    (a_policy(onlyFailed=True), {}, Verdict.ASK, "failed tasks only"),
+    (a_policy(redact=["(a+)+"]), {}, Verdict.ASK, "cannot be applied"),
+    (a_policy(perDay=0), {}, Verdict.ASK, "in the last 24 hours"),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "spec", "verdict", "words"), DECISIONS, ids=[f"{row[2]}-{row[3]}" for row in DECISIONS]
+)
+def test_the_standing_policy(policy: PartnerPolicySpec | None, spec: Any, verdict: Verdict, words: str) -> None:
+    found = plan.decide(policy, a_request(**spec).spec, a_job(), a_task("Succeeded"), RequesterLoad())
+    assert found.verdict is verdict and words in found.sentence
+
+
+def test_failed_tasks_and_the_number_of_a_day() -> None:
+    policy, spec = a_policy(onlyFailed=True, perDay=2), a_request().spec
+    assert (
+        plan.decide(policy, spec, a_job(), a_task("Failed"), RequesterLoad(automatic_last_day=1)).verdict
+        is Verdict.ALLOW
+    )
+    assert (
+        plan.decide(policy, spec, a_job(), a_task("Failed"), RequesterLoad(automatic_last_day=2)).verdict is Verdict.ASK
+    )
+
+
+def test_what_a_partner_has_here_is_counted() -> None:
+    old = NOW - timedelta(days=2)
+    others = [
+        a_request(status=LogRequestStatus(phase="AwaitingApproval")),
+        a_request(),
+        a_request(status=LogRequestStatus(phase="Answered", decided_by="policy")),
+        a_request(made=old, status=LogRequestStatus(phase="Expired", decided_by="policy")),
+    ]
+    assert load_of(others, NOW) == RequesterLoad(open=2, last_hour=3, automatic_last_day=1)
+    assert load_fault("alice", RequesterLoad(open=5), None) and not load_fault("alice", RequesterLoad(open=4), None)
+    assert load_fault("alice", RequesterLoad(open=1), a_policy(openRequests=1))
+    assert "in the last hour" in load_fault("alice", RequesterLoad(last_hour=MOST_PER_HOUR), None)
+
+
+def test_the_oldest_records_make_room() -> None:
+    records = [
+        a_request(status=LogRequestStatus(phase="Expired", end_time=rfc3339(NOW + timedelta(seconds=number))))
+        for number in range(plan.MOST_RECORDS + 3)
+    ]
+    waiting = a_request(status=LogRequestStatus(phase="AwaitingApproval"))
+    gone = plan.surplus([waiting, *reversed(records)])
+    assert gone == tuple(records[:3])
+
+
+WAYS = [
+    (True, "bob", True, (), Way.LOCAL),
+    (False, "bob", True, ("bob",), Way.HOST),
+    (False, "bob", False, ("bob",), Way.MEMBER),
+    (False, "bob", False, ("carol",), Way.HOST),
+]
+
+
+@pytest.mark.parametrize(("own", "control_plane", "initiated", "followed", "way"), WAYS)
+def test_how_a_request_travels(
+    own: bool, control_plane: str, initiated: bool, followed: tuple[str, ...], way: Way
+) -> None:
+    assert plan.way_of(own, control_plane, initiated, followed) is way
+
+
+def test_an_excerpt_has_the_newest_lines_that_fit() -> None:
+    bounds = bounds_of(a_request(maxLines=3, maxBytes=10).spec)
+    found = excerpt_of([f"line{number}" for number in range(9)], bounds, NOW)
+    assert (found.text, found.lines, found.truncated) == ("line8\n", 1, True)
+    few = excerpt_of(["a", "b", "c", "d"], bounds, NOW)
+    assert (few.text, few.lines, few.truncated) == ("b\nc\nd\n", 3, True)
+    assert bounds_of(a_request(maxBytes=MOST_BYTES).spec).bytes == MOST_BYTES
+
+
+def test_the_history_is_bounded_and_keeps_who_asked() -> None:
+    status = LogRequestStatus()
+    for number in range(100):
+        status = recorded(status, LogRequestRecord(time="t", event=f"e{number}"))
+    assert status.history is not None and len(status.history) == 20
+    assert (status.history[0].event, status.history[-1].event) == ("e0", "e99")
+
+
+def test_what_travels_to_the_requester() -> None:
+    status = LogRequestStatus(
+        phase="AwaitingApproval",
+        message="m",
+        preview=LogExcerpt(text="x"),
+        answer=LogExcerpt(text="x"),
+        history=(LogRequestRecord(time="t", event="e"),),
+    )
+    assert status_for_requester(status) == LogRequestStatus(phase="AwaitingApproval", message="m")
+
+
+def test_what_has_ended_stays_ended() -> None:
+    done = a_request("alice", status=LogRequestStatus(phase="Expired", end_time="t"))
+    there = LogRequestStatus(phase="Answered", answer=LogExcerpt(text="x"))
+    assert status_from_owner(done, there, NOW) == done.status
