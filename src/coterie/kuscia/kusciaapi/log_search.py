@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from coterie.base.log_pages import RawLogPage, merged
@@ -94,7 +96,7 @@ async def _page(here: OperationContext, domain: str, query: LogQuery) -> LogPage
 
 
 async def _lite_page(here: OperationContext, query: LogQuery) -> RawLogPage:
-    index = PodLogIndex.of(here.paths.stdout, shared=True)
+    index = _index_of(here.paths.stdout)
     local = NodeLogSearch(here.paths, here.domain, here.clock, node=here.node, index=index, scanner=_SCANNER)
     try:
         own = await local.page(here.domain, query)
@@ -108,6 +110,12 @@ async def _lite_page(here: OperationContext, query: LogQuery) -> RawLogPage:
     except (ApiError, TransportError) as problem:
         others = RawLogPage(notes=(f"the master was not asked: {problem}",))
     return merged((own, others), query.limit)
+
+
+@cache
+def _index_of(stdout: Path) -> PodLogIndex:
+    """Read again only when the agent has changed it."""
+    return PodLogIndex.of(stdout, shared=True)
 
 
 def _line(line: LogLine) -> Object:
