@@ -155,6 +155,17 @@ class RunningPrometheus:
         found: list[dict[str, Any]] = (await self._get("/api/v1/targets"))["data"]["activeTargets"]
         return found
 
+    async def rule_health(self) -> list[tuple[str, str]]:
+        """(alert, health) of all rules, once each was evaluated."""
+        end = time.monotonic() + _BOUND
+        while True:
+            groups = (await self._get("/api/v1/rules"))["data"]["groups"]
+            found = [(rule["name"], rule["health"]) for group in groups for rule in group["rules"]]
+            if found and all(health != "unknown" for _, health in found):
+                return found
+            assert time.monotonic() < end, f"rules were not evaluated within {_BOUND:g} s: {found}"
+            await asyncio.sleep(0.1)
+
     async def metadata(self) -> dict[str, str]:
         """Type of each family that was scraped."""
         found = (await self._get("/api/v1/targets/metadata"))["data"]
