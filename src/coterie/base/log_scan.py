@@ -475,6 +475,7 @@ class _Stream:
     over: bool = False
     scanned: int = 0
     long_lines: int = 0
+    unreadable: int = 0
 
     def __post_init__(self) -> None:
         self.left = list(reversed(self.spec.files))
@@ -508,6 +509,7 @@ class _Stream:
                     return False
                 self.data = _unpacked(descriptor) if parts[-1].endswith(".gz") else _mapped(descriptor)
             except (OSError, ValueError):
+                self.unreadable += 1
                 continue
             finally:
                 os.close(descriptor)
@@ -681,6 +683,8 @@ def _page(found: list[ScannedLine], frontier: str, limit: int, streams: list[_St
     notes = []
     if any(each.long_lines for each in streams):
         notes.append("a line of more than a megabyte was left out")
+    if unreadable := sum(each.unreadable for each in streams):
+        notes.append(f"{unreadable} files could not be read")
     if kept < len(lines):
         last = lines[kept - 1].at
         while kept < len(lines) and lines[kept].at == last:
