@@ -105,8 +105,9 @@ async def _lite_page(here: OperationContext, query: LogQuery) -> RawLogPage:
     except ScanFailed as failed:
         raise invalid("grep", str(failed)) from failed
     skipped = [here.node] if here.node else []
+    tasks = sorted({pod.task for pod in index.find(here.domain, job=query.job)})
     try:
-        others = await ApiTaskLogs(here.client, [here.domain], skip_nodes=skipped).raw(query)
+        others = await ApiTaskLogs(here.client, [here.domain], skip_nodes=skipped, tasks=tasks).raw(query)
     except (ApiError, TransportError) as problem:
         others = RawLogPage(notes=(f"the master was not asked: {problem}",))
     return merged((own, others), query.limit)
