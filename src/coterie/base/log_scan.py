@@ -44,6 +44,8 @@ MAX_UNPACKED: Final = 1 << 30
 MAX_LITERALS: Final = 16
 _HEAD: Final = 256 << 10
 """Bytes in which a line with a time is looked for."""
+_SLOW: Final = 0.05
+"""Seconds for one block."""
 _NEAR: Final = 16 << 10
 """Bytes that are read line by line instead of being halved."""
 _EVER: Final = "9999"
@@ -485,12 +487,15 @@ class _Stream:
         if self.end <= 0 and not self._open():
             self.over = True
             return []
+        started = time.monotonic()
         begin, first = self._begin()
         lines = self._lines(begin, self.end) if first or begin == 0 else []
         self.long_lines += not (first or begin == 0)
         self.scanned += self.end - begin
         self.end = begin
-        self.block = min(self.block * 2, LAST_BLOCK)
+        # A slow expression gets smaller blocks: the time of a page is looked at between two of them.
+        slow = time.monotonic() - started > _SLOW
+        self.block = max(self.block // 2, FIRST_BLOCK) if slow else min(self.block * 2, LAST_BLOCK)
         if first:
             self.frontier = min(self.frontier, shifted(first, self.spec.slack))
             if self.request.since and shifted(first, self.spec.slack) < self.request.since:
