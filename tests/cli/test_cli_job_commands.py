@@ -128,6 +128,14 @@ def test_options_of_an_engine_reach_the_job(job, cli):
     assert bob["resources"]["limits"] == {"cpu": "2", "memory": "4Gi", "kuscia.io/bandwidth": "100"}
 
 
+def test_retries_and_stalls_of_all_tasks(job, cli):
+    options = ("--retry", "3", "--retry-backoff", "30s", "--stall-seconds", "600", "--stall-action", "restart")
+    told = job("run", "--engine", "psi", "--parties", "alice,bob", *options, "--dry-run", "-o", "json")
+    (task,) = json.loads(told.out)["spec"]["tasks"]
+    wanted = {"retry": {"count": 3, "backoffSeconds": 30}, "stallSeconds": 600, "stallAction": "Restart"}
+    assert task["scheduleConfig"] == wanted
+
+
 def test_other_objects_in_the_file_are_applied_first(job, cli, name):
     of_other = {**a_task("only"), "appImage": "other"}
     for party, role in zip(of_other["parties"], ("guest", "host"), strict=True):
@@ -162,6 +170,8 @@ def test_what_cannot_run_is_not_created(job, name, change, said):
         (("a.yaml", "--engine", "x"), "name either a FILE or an engine"),
         (("--engine", "x"), "--parties alice,bob"),
         (("a.yaml", "--cpu", "2"), "--cpu is for jobs from --engine"),
+        (("a.yaml", "--retry-backoff", "30s"), "--retry-backoff needs --retry"),
+        (("a.yaml", "--stall-action", "fail"), "--stall-action needs --stall-seconds"),
         (("a.yaml", "--no-wait", "--timeline"), "leave out --no-wait"),
         (("--engine", "x", "--parties", "a", "--cpu", "b=2", "--dry-run"), "with one of the parties a"),
         (("--engine", "x", "--parties", "a", "--role", "guest", "--dry-run"), "is not ID=VALUE"),

@@ -567,7 +567,8 @@ def families_of(page: list[str]) -> list[str]:
 
 
 def documented(family: str) -> bool:
-    """By name, or by the beginning of a name with a star, in the guide."""
+    """By name in the guide, where `a_{b,c}_d` is two names, `a_*` all that begin so, and labels follow in braces."""
     text = (Path(__file__).parents[2] / "docs/guide/metrics.md").read_text()
-    names = re.findall(r"`([a-zA-Z0-9_*]+)(?:\{[^`]*\})?`", text)
-    return any(re.fullmatch(each.replace("*", ".*"), family) for each in names)
+    names = re.findall(r"`([a-zA-Z][a-zA-Z0-9_*]*(?:\{[^`}]*\}[a-zA-Z0-9_*]+)*)(?:\{[^`]*\})?`", text)
+    patterns = [re.sub(r"\{(.*?)\}", lambda found: f"({found[1].replace(',', '|')})", each) for each in names]
+    return any(re.fullmatch(each.replace("*", ".*"), family) for each in patterns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import resource
 import sys
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ TIME_LIMIT: Final = 5.0
 """Seconds; a page is done in a fifth of a second, or in as long as unpacking one file takes."""
 _MEMORY: Final = 4 << 30
 """Of addresses, which files in memory count to."""
+# As a module, not as a script: its bytecode is stored.
+_PROGRAM: Final = "import sys; sys.path.append(sys.argv[1]); import log_scan; log_scan.main()"
 _ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 
@@ -59,7 +62,9 @@ class LogScanner:
             sys.executable,
             "-I",
             "-S",
-            log_scan.__file__,
+            "-c",
+            _PROGRAM,
+            os.path.dirname(log_scan.__file__),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -476,3 +476,12 @@ def test_a_party_that_works_keeps_a_task_from_being_stalled() -> None:
     status = tasks.plan(view).status
     assert not [each for each in status.conditions or () if each.type == STALLED]
     assert [party.idle_since for party in status.party_task_status or ()] == [EARLIER, None]
+
+
+@pytest.mark.parametrize(("busy", "since"), [(True, None), (False, "2026-11-16T17:30:00Z")])
+def test_traffic_of_its_links_keeps_a_party_from_being_idle(busy: bool, since: str | None) -> None:
+    view = _with_pod(task_view(phase="Running", conditions=MADE), _pod("Running", PLACED, IDLE))
+    links = {"alice": tasks.LinkActivity("2026-11-16T17:30:00Z", busy)}
+    made = tasks.plan(replace(view, link_activity=links))
+    assert (made.status.party_task_status or ())[0].idle_since == since
+    assert (made.after == tasks.LINKS_RECHECK) is busy, "nobody else says when the links fall silent"

@@ -160,6 +160,20 @@ async def test_a_job_is_written_with_all_that_was_said(alice: World) -> None:
     }  # fmt: skip
 
 
+async def test_retries_and_stalls_are_written_shown_and_checked(alice: World) -> None:
+    config = {"retry_count": 3, "retry_backoff_seconds": 30, "stall_seconds": 600, "stall_action": "Restart"}
+    await call(alice, "CreateJob", job_id="j", initiator="alice", tasks=[a_task(schedule_config=config)])
+    written = (await stored(alice))["spec"]["tasks"][0]["scheduleConfig"]
+    assert written["retry"] == {"count": 3, "backoffSeconds": 30}
+    assert (written["stallSeconds"], written["stallAction"]) == (600, "Restart")
+    shown = (await call(alice, "QueryJob", job_id="j")).data.tasks[0].schedule_config
+    assert {name: getattr(shown, name) for name in config} == config
+    for field, value in (("retry_count", 11), ("stall_seconds", 1), ("stall_action", "Sleep")):
+        wrong = a_task(schedule_config={**config, field: value})
+        answer = await call(alice, "CreateJob", job_id="k", initiator="alice", tasks=[wrong])
+        assert code(answer)[0] == 11100 and f"schedule_config.{field}: " in code(answer)[1]
+
+
 @pytest.mark.parametrize("given", [0, -5])
 async def test_without_a_parallelism_tasks_run_one_by_one(alice: World, given: int) -> None:
     await call(alice, "CreateJob", job_id="j", initiator="alice", max_parallelism=given, tasks=[a_task()])
@@ -281,7 +295,7 @@ async def test_what_was_created_is_told_again(alice: World) -> None:
     times = told.pop("schedule_config")
     assert told["parties"][0]["bandwidth_limits"][0].pop("limit_kbps") == "100", "64 bits are text in JSON"
     del party["bandwidth_limits"][0]["limit_kbps"]
-    assert told == {**task, "dependencies": []}
+    assert told == {**task, "dependencies": [], "bandwidth_request": ""}
     assert (times["task_timeout_seconds"], times["resource_reserved_seconds"]) == (300, 30)
     status = data.status
     assert (status.state, status.tasks[0].state, status.tasks[0].alias, status.err_msg) == (

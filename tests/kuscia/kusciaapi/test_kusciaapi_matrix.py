@@ -69,6 +69,10 @@ MATRIX: dict[str, Row] = {
     "DeleteJob": Row(*ROW_OF_JOB),
     "ApproveJob": Row((11206, 11206, ASKS), (11206, 11206, NO)),
     "WatchJob": Row(("job", "job", ASKS), ("job", "job", "nothing")),
+    # Bandwidth: a domain's own nodes, links and parties. No task of the job runs here.
+    "QueryBandwidth": Row((OK, OK, ASKS), (OK, NO, NO)),
+    "SetBandwidthCapacity": Row((OK, OK, ASKS), (OK, NO, NO)),
+    "SetBandwidthLimit": Row((13901, 13901, ASKS), (13901, NO, NO)),
     # Output of tasks stays where it was printed.
     "QueryLog": Row((NOT_ON_MASTER, 13200, 13200), (NOT_ON_MASTER, NOT_ON_MASTER, NOT_ON_MASTER)),
     "QueryPodNode": Row((13201, 13201, ASKS), (13201, NO, NO)),

@@ -11,7 +11,7 @@ phase is known, which the partner reports: its bar has the times of the task and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ Facts = Mapping[Moment, float | None]
 CREATED, VALID, MADE, RESERVED, RUNNING, ENDED = "created", "valid", "made", "reserved", "running", "ended"
 HELD, PULLING, PULLED = "held", "pulling", "pulled"
 CHECK, AGREE, PREPARE, RESERVE, START, RUN = "check", "agree", "prepare", "reserve", "start", "run"
-WAIT, PULL = "wait", "pull"
+WAIT, PULL, CALL, DATA = "wait", "pull", "call", "data"
 KINDS = {
     CHECK: "the job is checked",
     AGREE: "the parties accept it and create it on their side",
@@ -49,6 +49,8 @@ KINDS = {
     PULL: "the image is pulled",
     START: "the engine is started",
     RUN: "the engine works (a job: its tasks)",
+    CALL: "engines call each other",
+    DATA: "data is read or written",
 }
 _JOB = ((VALID, CHECK), (RUNNING, AGREE), (ENDED, RUN))
 _TASK = ((MADE, PREPARE), (RESERVED, RESERVE), (RUNNING, START), (ENDED, RUN))
@@ -73,7 +75,7 @@ class Bar:
     depth: int
     spans: tuple[TimelineSpan, ...]
     reported: bool = False
-    """A partner's party: it reports its phase, and the times are those of the task."""
+    """A partner's party: what it reported. Where nobody looked on, the times are those of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +283,16 @@ class PhaseTimes:
 # The timeline of these moments.
 
 
-def timeline(job: KusciaJob, times: Facts, now: float, *, exact: bool = False, said: tuple[Note, ...] = ()) -> Timeline:
-    """`said`: the notes."""
+def timeline(
+    job: KusciaJob,
+    times: Facts,
+    now: float,
+    *,
+    exact: bool = False,
+    said: tuple[Note, ...] = (),
+    details: Mapping[tuple[str, str], Sequence[Bar]] | None = None,
+) -> Timeline:
+    """`said`: the notes. `details`: bars that belong to a party of a task, by alias and party."""
     state = job_state(job, ())
     known = {what: when for what, when in times.items() if when is not None}
     begin = known.get(Moment(CREATED), min(known.values(), default=now))
@@ -296,8 +306,11 @@ def timeline(job: KusciaJob, times: Facts, now: float, *, exact: bool = False, s
         for party in dict.fromkeys(party.domain for party in task.parties):
             until = known.get(Moment(ENDED, task.alias), end)
             inner = _spans(known, task.alias, party, (MADE, RUNNING), _PARTY, until)
+            # Pods of a partner are never seen.
+            reported = Moment(MADE, task.alias, party) not in times
             if inner:
-                bars.append(Bar(party, 2, inner))
+                bars.append(Bar(party, 2, inner, reported))
+                bars += (details or {}).get((task.alias, party), ())
             elif Moment(RUNNING, task.alias, party) in times or Moment(ENDED, task.alias, party) in times:
                 bars.append(Bar(party, 2, _reported(known, task.alias, until), reported=True))
     last = max((bar.spans[-1].end for bar in bars if bar.spans), default=end)

@@ -24,7 +24,7 @@ K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredUsage:
+class MeasuredBandwidth:
     tasks: tuple[TaskLinkUsage, ...] = ()
     links: tuple[LinkUsage, ...] = ()
 
@@ -48,7 +48,7 @@ class LinkMeter:
         links: Iterable[TaskLink],
         limits: Iterable[TaskBandwidthLimit],
         stamp: str,
-    ) -> MeasuredUsage:
+    ) -> MeasuredBandwidth:
         """`at`: monotonic seconds. `links`: of the tasks that run; others are forgotten."""
         running = tuple(links)
         before, since = self._last, self._at
@@ -78,7 +78,7 @@ class LinkMeter:
             self._task_rates.pop(gone, None)
         for lost in self._link_rates.keys() - peers:
             del self._link_rates[lost]
-        return MeasuredUsage(
+        return MeasuredBandwidth(
             tuple(
                 TaskLinkUsage(
                     task=link.task,
@@ -103,7 +103,7 @@ class LinkMeter:
         )
 
 
-def noticeable(old: MeasuredUsage, new: MeasuredUsage) -> bool:
+def noticeable(old: MeasuredBandwidth, new: MeasuredBandwidth) -> bool:
     """Whether the difference is worth a write: another task or limit, or a rate that moved by more than 5 % and 100 kbit/s."""
     if [(u.task, u.peer, u.limit_bits_per_second) for u in old.tasks] != [
         (u.task, u.peer, u.limit_bits_per_second) for u in new.tasks

@@ -62,6 +62,9 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "CancelJobRequest": ("job_id",),
     "DeleteJobRequest": ("job_id",),
     "ApproveJobRequest": ("job_id", "result"),
+    "QueryBandwidthRequest": ("domain_id",),
+    "SetBandwidthCapacityRequest": ("domain_id",),
+    "SetBandwidthLimitRequest": ("job_id", "domain_id", "destination_id"),
     "QueryLogRequest": ("task_id",),
     "QueryPodNodeRequest": ("task_id",),
     "SearchLogRequest": ("job_id",),
@@ -113,6 +116,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 """Fields without which a request is refused (11100), by message."""
 EITHER: dict[str, tuple[str, ...]] = {
     "CreateDomainRouteRequest": ("endpoint", "transit"),
+    "SetBandwidthCapacityRequest": ("node_name", "peer_id"),
     "CreateDomainDataSourceRequest": ("info", "info_key"),
 }
 """Fields of which one is required."""

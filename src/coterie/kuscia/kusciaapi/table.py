@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coterie.kuscia.kusciaapi import (
     appimages,
+    bandwidth,
     certificates,
     configs,
     datasources,
@@ -33,6 +34,7 @@ OPERATIONS: tuple[ApiOperation, ...] = (
     *grants.OPERATIONS,
     *appimages.OPERATIONS,
     *servings.OPERATIONS,
+    *bandwidth.OPERATIONS,
 )
 
 CONF_MANAGER: tuple[ApiOperation, ...] = certificates.CONFMANAGER_OPERATIONS

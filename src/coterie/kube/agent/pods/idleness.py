@@ -36,7 +36,7 @@ class PodActivity:
     network_bytes: int
     active_at: float
     idle: bool = False
-    """What the API was known."""
+    """What was reported to the API."""
 
 
 def idle_seconds(pod: Object) -> float | None:
@@ -57,7 +57,7 @@ def first(pod: Object, now: float, cpu_nanoseconds: int, network_bytes: int) -> 
 def measured(
     before: PodActivity, now: float, cpu_nanoseconds: int, network_bytes: int, limit: float, rules: IdleRules
 ) -> PodActivity:
-    """After another measurement. `idle` changes when the API is to be known."""
+    """After another measurement. `idle` changes when that is to be reported."""
     seconds = now - before.at
     if seconds <= 0:
         return before
