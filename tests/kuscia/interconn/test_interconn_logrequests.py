@@ -24,6 +24,7 @@ from coterie.kuscia.api.log_requests import DEFAULT_OPEN, digest_of
 from coterie.kuscia.api.types.log_request import LOG_REQUESTS
 from coterie.kuscia.api.types.partner_policy import PARTNER_POLICIES
 from coterie.kuscia.controllers.logrequest import controller as logrequest
+from coterie.kuscia.extensions import log_requests as admission
 
 REQUEST, POLICY = LOG_REQUESTS.as_dynamic, PARTNER_POLICIES.as_dynamic
 SECRET, EVENT = Kind.dynamic(builtin("secrets")), Kind.dynamic(builtin("events"))
@@ -295,6 +296,18 @@ async def test_open_requests_of_a_partner_are_limited() -> None:
         assert [each["phase"] for each in states] == ["AwaitingApproval"] * DEFAULT_OPEN + ["Rejected"] * 2
         assert states[-1]["message"] == f"alice has 5 open log requests here; at most {DEFAULT_OPEN} may wait at once"
         assert len((await net["bob"].client.list(REQUEST, "bob")).items) == DEFAULT_OPEN
+
+
+async def test_a_partner_cannot_fill_its_namespace_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MOST_REQUESTS", 3)
+    async with partners(FakeLogs()) as net:
+        await net["bob"].stop()
+        link = net.connect("bob", "alice")
+        for number in range(3):
+            await link.create(REQUEST, a_request("bob", "alice", name=f"lr-{number}"))
+        with pytest.raises(Forbidden, match="there are 3 log requests in bob already"):
+            await link.create(REQUEST, a_request("bob", "alice", name="lr-3"))
+        await link.close()
 
 
 async def allow_logs(world: JobWorld, partner: str, **logs: Any) -> None:
