@@ -431,6 +431,9 @@ def test_what_a_partner_reported_is_marked_so():
     line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2)]), 0.0)
     assert [(each.label, each.reported) for each in line.bars if each.depth == 2] == [("alice", False), ("bob", True)]
     assert ">bob*<" in chart.svg(line)
+    waits = a_task("one", 2, phase="Pending")
+    line = timeline.timeline(a_job("Running", None), timeline.facts(job, [waits]), line.begin + 9)
+    assert [(each.label, each.reported) for each in line.bars if each.depth == 2] == [("alice", False), ("bob", True)]
 
 
 def test_sentences_about_waits_stand_below_the_bars():
@@ -567,6 +570,10 @@ def test_recorded_spans_make_the_timeline_exact_and_show_what_objects_do_not_kno
     times = timeline.facts(job, [a_task("one", 2)]) | dict(found.moments)
     line = timeline.timeline(job, times, 0.0, exact=True, details=found.details)
     assert round(line.seconds, 3) == 30.25
+    assert [(each.kind, round(each.seconds, 3)) for each in line.bars[0].spans][:2] == [
+        ("check", 0.875),
+        ("agree", 1.125),
+    ]
     drawn = [(bar.label, bar.depth, [(each.kind, round(each.seconds, 3)) for each in bar.spans]) for bar in line.bars]
     assert (
         "alice",

@@ -65,6 +65,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
 """Complaints about style that a page may cause, by metric: those of promised names. All others fail `check_page`."""
 ALLOWED_PATTERNS: Sequence[tuple[re.Pattern[str], str]] = (
     (re.compile(r"node_memory_\w+_bytes|node_netstat_Tcp_\w+"), CAMEL_CASE),
+    (re.compile(r"(coterie|node)_\w+_bits"), BITS),
 )
 """The same for families of names that other programs have chosen."""
 

@@ -303,6 +303,7 @@ def timeline(
         if not spans:
             continue
         bars.append(Bar(task.alias, 1, spans))
+        placed = any(Moment(MADE, task.alias, party.domain) in times for party in task.parties)
         for party in dict.fromkeys(party.domain for party in task.parties):
             until = known.get(Moment(ENDED, task.alias), end)
             inner = _spans(known, task.alias, party, (MADE, RUNNING), _PARTY, until)
@@ -311,7 +312,7 @@ def timeline(
             if inner:
                 bars.append(Bar(party, 2, inner, reported))
                 bars += (details or {}).get((task.alias, party), ())
-            elif Moment(RUNNING, task.alias, party) in times or Moment(ENDED, task.alias, party) in times:
+            elif reported and placed:
                 bars.append(Bar(party, 2, _reported(known, task.alias, until), reported=True))
     last = max((bar.spans[-1].end for bar in bars if bar.spans), default=end)
     after = {task.alias: task.after for task in state.tasks}
