@@ -433,6 +433,27 @@ async def test_a_lost_connection_only_delays() -> None:
         await until(net, "bob", "bob", "AwaitingApproval")
 
 
+@pytest.mark.parametrize(("asks", "owner"), [("ann", "bob"), ("bob", "ann")], ids=["a lite asks", "a lite is asked"])
+async def test_a_lite_of_one_master_and_a_domain_of_another(asks: str, owner: str) -> None:
+    """ann is a lite of alice; bob knows her as a domain of alice's."""
+    home = {"ann": "alice", "bob": "bob"}
+    async with network("alice", "bob", makes=plane(FakeLogs())) as net:
+        await accept_jobs(net)
+        await net["alice"].add_domain("ann")
+        await net["bob"].add_domain("ann", nodes=0, role="partner", master="alice")
+        await net.settle(3)
+        job = a_job(a_task("a", parties=("alice", "ann", "bob")))
+        await net["alice"].client.create(JOB, job)
+        await net.until_phase("Succeeded")
+        await net[home[asks]].client.create(REQUEST, a_request(asks, owner))
+        await until(net, home[owner], owner, "AwaitingApproval")
+        await net.settle(2)
+        digest = await approve(net[home[owner]], owner)
+        done = await until(net, home[asks], asks, "Answered")
+        assert done["answer"]["digest"] == digest
+        assert [each["event"] for each in done["history"]] == ["Requested", "Received", "Answered"]
+
+
 # Domains of one control plane.
 
 
