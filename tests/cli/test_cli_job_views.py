@@ -446,12 +446,12 @@ def test_sentences_about_waits_stand_below_the_bars():
     failed = event(
         "FailedScheduling", 4, type_="Warning", message="0/1 nodes: Insufficient cpu", count=7, lastTimestamp=at(9)
     )
-    said = timeline.notes(job, [a_task("one", 2), waits], [failed, event("Pulled", 5)], begin + 20)
-    assert [(each.about, each.at - begin, each.until - begin, each.count) for each in said] == [
+    found = timeline.wait_notes(job, [a_task("one", 2), waits], [failed, event("Pulled", 5)], begin + 20)
+    assert [(each.about, each.at - begin, each.until - begin, each.count) for each in found] == [
         ("one, alice", 4, 9, 7),
         ("two", 16, 20, 1),
     ]
-    line = timeline.timeline(job, timeline.facts(job, [waits]), begin + 20, said=said)
+    line = timeline.timeline(job, timeline.facts(job, [waits]), begin + 20, notes=found)
     shown = chart.bars(line, TerminalFormat(80))
     assert "+4s one, alice (x7): FailedScheduling: 0/1 nodes: Insufficient cpu" in shown
     assert any(text.startswith("+16s two: Waiting for room at alice") for text in shown)

@@ -80,9 +80,9 @@ def _recorded(app: App, args: argparse.Namespace, seen: JobSnapshot) -> Recorded
 
 def _timeline(app: App, args: argparse.Namespace, seen: JobSnapshot) -> None:
     now, recorded = time.time(), _recorded(app, args, seen)
-    said = timeline.notes(seen.job, seen.tasks, seen.events, now)
+    notes = timeline.wait_notes(seen.job, seen.tasks, seen.events, now)
     times = seen.facts | dict(recorded.moments)
-    line = timeline.timeline(seen.job, times, now, exact=recorded.whole, said=said, details=recorded.details)
+    line = timeline.timeline(seen.job, times, now, exact=recorded.whole, notes=notes, details=recorded.details)
     if args.output != "table":
         app.write(as_text(asdict(line), args.output))
     elif args.timeline:
