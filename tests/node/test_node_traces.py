@@ -31,6 +31,10 @@ from coterie.node.trace_file import TraceFile
 TRACE = trace_id("alice", "psi")
 SPAN = Span(TRACE, span_id("task", "u"), "", "task psi", 10**18, 10**18 + 5, {"coterie.task": "psi-1"})
 AUTONOMY = {"mode": "autonomy", "domainID": "alice"}
+LINE = (
+    '100.96.0.3 - [2026-01-02T03:04:05.000Z] - psi-1-0-global.bob.svc "POST /x HTTP/1.1" - - {status} - 5 17 20 1 2 3'
+    " - - via_upstream -\n"
+)
 Answer = Callable[[web.Request], web.Response]
 
 
@@ -253,7 +257,10 @@ def test_the_file_has_a_line_for_each_trace_and_is_moved_aside(tmp_path: Path) -
 async def test_the_part_records_while_it_runs(tmp_path: Path) -> None:
     ring, clock = TraceRing(), VirtualClock()
     path = tmp_path / "traces.jsonl"
-    part = Traces(ring, tmp_path / "t.sock", clock, file=TraceFile(path, ring, {}, "1", Rotation()))
+    hops = GatewayHops(ring, "alice")
+    logs = AccessLogs(tmp_path, hops, {}, clock)
+    file = TraceFile(path, ring, {}, "1", Rotation())
+    part = Traces(ring, tmp_path / "t.sock", clock, file=file, access_logs=logs)
     running = asyncio.create_task(part.run())
     await part.ready.wait()
     assert ring.on and (tmp_path / "t.sock").exists()
@@ -263,18 +270,22 @@ async def test_the_part_records_while_it_runs(tmp_path: Path) -> None:
         while not path.exists() or not path.read_text():
             await asyncio.sleep(0.01)
     ring.record(SPAN._replace(name="the last one"))
+    known = {"psi-1": ActiveTask(TRACE, "u-1", "psi", "")}
+    hops.read(LINE.format(status=200), known, 0.0, outbound=False)
     part.stop()
     await running
-    assert "the last one" in path.read_text() and not ring.on and not (tmp_path / "t.sock").exists()
+    assert (
+        "the last one" in path.read_text()
+        and "calls from -" in path.read_text()
+        and not ring.on
+        and not (tmp_path / "t.sock").exists()
+    )
     shown = {family.name: list(family.rows) for family in await part.families()}
-    assert shown["coterie_trace_spans_total"] == [("", 2)]
+    assert shown["coterie_trace_spans_total"] == [("", 3)]
 
 
 async def test_access_logs_are_followed_over_a_rotation_while_there_are_tasks(tmp_path: Path) -> None:
-    line = (
-        '100.96.0.3 - [2026-01-02T03:04:05.000Z] - psi-1-0-global.bob.svc "POST /x HTTP/1.1" - - {status} - 5 17 20 1 2 3'
-        " - - via_upstream -\n"
-    )
+    line = LINE
     ring, clock, tasks = TraceRing(), VirtualClock(), dict[str, ActiveTask]()
     logs = AccessLogs(tmp_path, GatewayHops(ring, "alice"), tasks, clock)
     log = tmp_path / "internal.log"

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from coterie.kube.agent.server import network_metrics, pod_pages, usage_metrics
     from coterie.kube.network.pods import netlink
     from coterie.kuscia.engine import engine_metrics
-    from coterie.node.parts import pod_network, traces
+    from coterie.node.parts import pod_network
 else:
     manager = lazy_import("coterie.kube.agent.devices.manager")
     by_handler = lazy_import("coterie.kube.agent.runtimes.by_handler")
@@ -50,7 +50,6 @@ else:
     engine_metrics = lazy_import("coterie.kuscia.engine.engine_metrics")
     netlink = lazy_import("coterie.kube.network.pods.netlink")
     pod_network = lazy_import("coterie.node.parts.pod_network")
-    traces = lazy_import("coterie.node.parts.traces")
 
 log = logger("node")
 _ENGINE_SECONDS = 15.0
@@ -65,8 +64,6 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     sources: list[MetricsSource] = [_Build(settings), MachineSource()]
     if (plane := node.find("api", ApiPlane)) is not None:
         sources += [_ApiServerSource(plane), TASK_COUNTERS]
-    if settings.traces.enabled:
-        sources.append(node.get("traces", traces.Traces))
     if settings.gateway.enabled and settings.join is None:
         sources.append(GatewayMachineSource())
     sources += node.metrics_sources

@@ -80,7 +80,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         exporter=exporter,
         access_logs=logs if settings.gateway.enabled and settings.join is None else None,
     )
-    node.provide("traces", part)
+    node.metrics_sources.append(part)
     return [[part]]
 
 
@@ -156,6 +156,8 @@ class Traces:
                 for each in waits:
                     each.cancel()
                 await asyncio.gather(*waits, return_exceptions=True)
+                if self._access_logs is not None:
+                    self._access_logs.finish()
         finally:
             self._ring.on = False
             receiver.close()
@@ -229,6 +231,12 @@ class AccessLogs:
         self._lines = []
         self._known = {name: entry for name, entry in self._known.items() if entry[1] > now}
         self._hops.flush({name: task for name, (task, _) in self._known.items()}, now)
+
+    def finish(self) -> None:
+        """The node stops: what is known of calls is recorded."""
+        self._hops.flush({}, self._clock.monotonic())
+        for each in self._files.values():
+            each.close()
 
 
 class _FollowedFile:
