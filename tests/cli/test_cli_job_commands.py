@@ -433,7 +433,6 @@ def test_partners_have_their_own_logs(job, foreign):
     told = job("logs", foreign)
     assert "No task of job" in told.err
     assert '--party carol --ask "why"` asks for its lines' in told.err
-    assert "carol runs its pods under its own control plane: ask them" in told.err
 
 
 def test_limits_of_a_running_job(job, cli, name):
