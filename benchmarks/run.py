@@ -34,6 +34,7 @@ from benchmarks import (
     bench_gateway,
     bench_images,
     bench_jobs,
+    bench_logs,
     bench_memory,
     bench_metrics,
     bench_ordinary,
@@ -113,6 +114,7 @@ SECTIONS: dict[str, Section] = {
     "memory": bench_memory.memory,
     "ordinary": bench_ordinary.ordinary,
     "jobs": bench_jobs.jobs,
+    "logs": bench_logs.rows,
     "data": bench_data.data,
     "psi": bench_psi.psi,
 }

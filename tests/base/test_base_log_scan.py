@@ -74,7 +74,19 @@ def test_lines_of_one_time_stay_on_one_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "grep", ["needle", "(?i)NEEDLE", "^needle", "n[e]{2}dle", r"need\we", "x|needle", r"[^q]eedle"]
+    "grep",
+    [
+        "needle",
+        "(?i)NEEDLE",
+        "(?i)nothing|NeeDle",
+        "nothing|needle",
+        "[n]eedl[e]",
+        "^needle",
+        "n[e]{2}dle",
+        r"need\we",
+        "x|needle",
+        r"[^q]eedle",
+    ],
 )
 def test_every_way_to_search_finds_the_same(tmp_path: Path, grep: str) -> None:
     texts = [(number, "needle in it" if number % 500 == 7 else f"hay {number}") for number in range(20_000)]
@@ -179,26 +191,36 @@ def test_the_process_answers_what_the_function_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "literal"),
+    ("pattern", "literals"),
     [
         ("abc", "abc"),
         ("ab*cde", "cde"),
         ("a?bc", "bc"),
         ("ab+c", "ab"),
         ("x(hidden)yy", "yy"),
-        ("a|b", ""),
-        ("(?i)abc", ""),
+        ("ab|c|de+f", "ab c de"),
+        ("ab|c*", ""),
+        ("a(b|c)dd", "dd"),
+        ("(a|b)", ""),
         (r"status=\d{3} ok", "status="),
         (r"a\.b", "a.b"),
         ("[abc]de[^f]", "de"),
         (r"\x41bc", ""),
         ("ab{0,3}cd", "cd"),
         ("[]abc]d", "d"),
+        ("(?x)a b", ""),
+        ("(?m)^abc$", "abc"),
         ("", ""),
     ],
 )
-def test_required_literal(pattern: str, literal: str) -> None:
-    assert log_scan.required_literal(pattern) == literal.encode()
+def test_required_literals(pattern: str, literals: str) -> None:
+    found = log_scan.required_literals(pattern)
+    assert (found.texts, found.any_case) == (tuple(literals.encode().split()), False)
+
+
+def test_required_literals_in_any_case() -> None:
+    assert log_scan.required_literals("(?i)Error|PANIC") == ((b"error", b"panic"), True)
+    assert log_scan.required_literals("(?i)Ärger") == ((), False)
 
 
 def test_required_literals_stand_in_what_their_patterns_match() -> None:
@@ -221,12 +243,14 @@ def test_required_literals_stand_in_what_their_patterns_match() -> None:
         "^",
         "$",
         r"\b",
+        "|",
     ]
-    for _ in range(5000):
-        pattern = "".join(chance.choice(pieces) for _ in range(chance.randrange(1, 6)))
-        text = "".join(chance.choice("ab.c") for _ in range(12))
-        if re.search(pattern, text):
-            assert log_scan.required_literal(pattern).decode() in text, (pattern, text)
+    for _ in range(10_000):
+        pattern = chance.choice(["", "(?i)"]) + "".join(chance.choice(pieces) for _ in range(chance.randrange(1, 7)))
+        text = "".join(chance.choice("aAbB.c") for _ in range(12))
+        literals, any_case = log_scan.required_literals(pattern)
+        if literals and re.search(pattern, text):
+            assert any(each.decode() in (text.lower() if any_case else text) for each in literals), (pattern, text)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from coterie.cli.commands.kubectl import take_ours
 _TOP = Path(__file__).parents[2]
 GUIDE = _TOP / "docs" / "guide" / "command-line.md"
 MORE = (
-    *(_TOP / "docs" / "guide" / name for name in ("network.md", "jobs.md", "gpu-jobs.md", "policy.md")),
+    *(_TOP / "docs" / "guide" / name for name in ("network.md", "jobs.md", "gpu-jobs.md", "policy.md", "diagnose.md")),
     _TOP / "README.md",
 )
-_SEPARATORS = re.compile(r"&&|\|\||[|;]")
+_SEPARATORS = re.compile(r"(?:&&|\|\||[|;])(?=(?:[^']*'[^']*')*[^']*$)")
+"""Outside of quotes."""
 
 
 def commands_in(text: str) -> list[str]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import xml.etree.ElementTree as xml
 from dataclasses import replace
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import msgspec
 import pytest
 
+from coterie.base.trace import trace_id
 from coterie.cli.jobs import chart, graph, timeline
 from coterie.cli.jobs.model import JobState, PartyState, TaskState, job_state
+from coterie.cli.jobs.recorded_spans import read_spans, recorded_job
 from coterie.cli.jobs.timeline import Moment, PhaseTimes
 from coterie.cli.jobs.view import TerminalFormat, changes, columns, cut, list_row, picture, safe
 from coterie.cli.live_display import without_escapes
@@ -364,7 +368,7 @@ def test_where_the_time_went():
         r reserve  room is reserved at all parties
         s start    the engine is started
         = run      the engine works (a job: its tasks)
-        * reported by the partner; times are those of the task
+        * as the partner reported it
 
         The longest chain: one -> two.
         30s in all: check 1s (3%), agree 1s (3%), prepare 2s (7%),
@@ -427,6 +431,9 @@ def test_what_a_partner_reported_is_marked_so():
     line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2)]), 0.0)
     assert [(each.label, each.reported) for each in line.bars if each.depth == 2] == [("alice", False), ("bob", True)]
     assert ">bob*<" in chart.svg(line)
+    waits = a_task("one", 2, phase="Pending")
+    line = timeline.timeline(a_job("Running", None), timeline.facts(job, [waits]), line.begin + 9)
+    assert [(each.label, each.reported) for each in line.bars if each.depth == 2] == [("alice", False), ("bob", True)]
 
 
 def test_sentences_about_waits_stand_below_the_bars():
@@ -439,12 +446,12 @@ def test_sentences_about_waits_stand_below_the_bars():
     failed = event(
         "FailedScheduling", 4, type_="Warning", message="0/1 nodes: Insufficient cpu", count=7, lastTimestamp=at(9)
     )
-    said = timeline.notes(job, [a_task("one", 2), waits], [failed, event("Pulled", 5)], begin + 20)
-    assert [(each.about, each.at - begin, each.until - begin, each.count) for each in said] == [
+    found = timeline.wait_notes(job, [a_task("one", 2), waits], [failed, event("Pulled", 5)], begin + 20)
+    assert [(each.about, each.at - begin, each.until - begin, each.count) for each in found] == [
         ("one, alice", 4, 9, 7),
         ("two", 16, 20, 1),
     ]
-    line = timeline.timeline(job, timeline.facts(job, [waits]), begin + 20, said=said)
+    line = timeline.timeline(job, timeline.facts(job, [waits]), begin + 20, notes=found)
     shown = chart.bars(line, TerminalFormat(80))
     assert "+4s one, alice (x7): FailedScheduling: 0/1 nodes: Insufficient cpu" in shown
     assert any(text.startswith("+16s two: Waiting for room at alice") for text in shown)
@@ -509,3 +516,79 @@ def test_tasks_that_will_never_run_are_told_apart():
     assert [task.phase for task in job_state(job, []).tasks] == ["Waiting", "Waiting"]
     stranger = msgspec.structs.replace(failed, metadata=msgspec.structs.replace(failed.metadata, labels={}))
     assert [task.phase for task in job_state(job, [stranger]).tasks] == ["Waiting", "Waiting"]
+
+
+# what a domain recorded
+
+
+def recorded(name: str, begin: float, end: float, span: str = "", parent: str = "", **marks: str) -> dict[str, Any]:
+    created = timeline.facts(a_job(), [])[Moment("created")] or 0.0
+    return {
+        "traceId": TRACE,
+        "spanId": span or name,
+        "parentSpanId": parent,
+        "name": name,
+        "startTimeUnixNano": str(round((created + begin) * 1e9)),
+        "endTimeUnixNano": str(round((created + end) * 1e9)),
+        "attributes": [
+            {"key": key.replace("_", ".", 1), "value": {"stringValue": value}} for key, value in marks.items()
+        ],
+    }
+
+
+TRACE = trace_id("alice", "j")
+
+
+def test_recorded_spans_make_the_timeline_exact_and_show_what_objects_do_not_know(tmp_path):
+    one = {"coterie_task": "j-one", "coterie_domain": "alice"}
+    party = {**one, "coterie_party": "alice"}
+    pod = {**party, "k8s.pod.name": "j-one-0"}
+    spans = [
+        recorded("job j", 0.25, 30.5),
+        recorded("check", 0.25, 1.125),
+        recorded("task one", 2.25, 14.5, **one),
+        recorded("reserve", 3.25, 5.5, **party),
+        recorded("wait for partners", 5.5, 6.25, **party),
+        recorded("pod j-one-0", 6.25, 14.25, "p", **pod),
+        recorded("image pull", 6.5, 7.5, parent="p"),
+        recorded("start", 6.25, 8.5, "s", "p", **pod),
+        recorded("run", 8.5, 14.25, "r", "p", **pod),
+        recorded("data read", 9.0, 9.5, parent="p", **{**one, "coterie_data": "people"}),
+        recorded("calls to j-one-0-x.bob.svc", 10, 12, **one),
+        recorded("calls to other", 10, 12, coterie_task="another"),
+    ]
+    file = tmp_path / "traces.jsonl"
+    other = {"resourceSpans": [{"scopeSpans": [{"spans": [{**spans[0], "traceId": "ab" * 16}]}]}]}
+    lines = [json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": part}]}]}) for part in (spans[:4], spans[4:])]
+    (tmp_path / "traces.jsonl.1").write_text(lines[0] + "\n")
+    file.write_text("\n".join((json.dumps(other), lines[1], lines[1][:-40])))
+    read = read_spans(file, TRACE)
+    assert len(read) == len(spans)
+    job = a_job()
+    found = recorded_job(job, read)
+    assert found.whole
+    times = timeline.facts(job, [a_task("one", 2)]) | dict(found.moments)
+    line = timeline.timeline(job, times, 0.0, exact=True, details=found.details)
+    assert round(line.seconds, 3) == 30.25
+    assert [(each.kind, round(each.seconds, 3)) for each in line.bars[0].spans][:2] == [
+        ("check", 0.875),
+        ("agree", 1.125),
+    ]
+    drawn = [(bar.label, bar.depth, [(each.kind, round(each.seconds, 3)) for each in bar.spans]) for bar in line.bars]
+    assert (
+        "alice",
+        2,
+        [("wait", 2.25), ("reserve", 0.75), ("start", 0.25), ("pull", 1), ("start", 1), ("run", 5.75)],
+    ) in drawn
+    assert drawn[drawn.index(("read people", 3, [("data", 0.5)])) + 1] == (
+        "calls to j-one-0-x.bob.svc",
+        3,
+        [("call", 2)],
+    )
+    shown = "\n".join(chart.bars(line, TerminalFormat(80)))
+    assert "read people" in shown and "500ms" in shown and "calls to other" not in shown
+
+
+def test_a_domain_that_recorded_nothing():
+    assert read_spans(Path("/nowhere/traces.jsonl"), TRACE) == []
+    assert recorded_job(a_job(), []) == ({}, {}, False)

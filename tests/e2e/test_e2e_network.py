@@ -197,6 +197,41 @@ def test_status_tells_all(p2p: Hand) -> None:
     assert all(each["memoryBytes"]["gateway"] > 1 << 20 for each in told["gateways"])
 
 
+def test_the_links_of_all_parties_are_measured_from_the_machine_of_one(p2p: Hand) -> None:
+    """bob and carol are asked to measure theirs; then they lose each other, and a job of the three would hang."""
+    seen = p2p.home / "seen"
+    seen.mkdir()
+    (seen / "alice").symlink_to(p2p.home / "net" / "alice")
+    alice = Hand(p2p.home, "--root", str(seen))
+    for source, destination in (("alice", "bob"), ("bob", "carol"), ("carol", "bob")):
+        p2p.reaches(source, destination)
+    found = alice.json("diagnose", "network", "alice", "bob", "carol", "--quick")
+    assert found["ok"], found
+    assert len(found["links"]) == 6
+    for link in found["links"]:
+        assert link["measuredBy"] == ("here" if link["source"] == "alice" else "source")
+        report = link["report"]
+        assert (report["endpoint"], report["protocol"], report["grpc"]) == ("coterie", "HTTP/2", True), link
+        assert report["fingerprint"]
+
+    task = {"alias": "a", "appImage": "sample", "taskInputConfig": "{}"}
+    task["parties"] = [{"domainID": "alice"}, {"domainID": "bob", "resources": {"requests": {"cpu": "1000"}}}]
+    job = {"apiVersion": "kuscia.secretflow/v1alpha1", "kind": "KusciaJob", "metadata": {"name": "j"}}
+    (p2p.home / "job.json").write_text(json.dumps(job | {"spec": {"initiator": "alice", "tasks": [task]}}))
+    found = alice.json("diagnose", "job", "job.json", "--quick")
+    parties = {each["party"]: {one["step"]: one["verdict"] for one in each["findings"]} for each in found["parties"]}
+    assert parties["alice"] == {"version": "ok", "engine": "ok", "capacity": "ok"}
+    assert parties["bob"] == {"version": "ok", "engine": "ok", "capacity": "warning"}
+
+    p2p("route", "rm", "bob", "carol", "--both", "--domain", "bob")
+
+    def lost() -> bool:
+        told = alice.try_("diagnose", "network", "alice", "bob", "carol", "--quick")
+        return told.code == 1 and "bob -> carol" in told.err and "alice -> bob" not in told.err
+
+    until("the missing link is found", lost, 30)
+
+
 def test_lites_come_with_a_token_and_reach_each_other(tmp_path: Path) -> None:
     hand = Hand(tmp_path / "home", "--root", str(tmp_path / "net"))
     root = tmp_path / "net"

@@ -41,8 +41,13 @@ MAX_LINES: Final = 50_000
 FIRST_BLOCK: Final = 64 << 10
 LAST_BLOCK: Final = 4 << 20
 MAX_UNPACKED: Final = 1 << 30
+MAX_LITERALS: Final = 16
 _HEAD: Final = 256 << 10
 """Bytes in which a line with a time is looked for."""
+_SLOW: Final = 0.05
+"""Seconds for one block."""
+_NEAR: Final = 16 << 10
+"""Bytes that are read line by line instead of being halved."""
 _EVER: Final = "9999"
 _SECOND: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:[.,](\d{1,9})\d*)?(Z|[+-]\d\d:\d\d)")
 _JSON_TIME: Final = b'{"time": "'
@@ -50,6 +55,7 @@ _ACCESS: Final = re.compile(
     rb"\S+ - \[([^\]]*)\] \S+ (\S+) \"[^\"]*\" \S+ \S+ (?:\S+ \S+ \S+ \S+ (\d+)\b)?"  # the last: milliseconds
 )
 _FAILED: Final = re.compile(rb"\S+ - \[([^\]]*)\] - (\S+) - ")
+_FLAGS: Final = re.compile(r"\(\?([aiLmsux]+)\)")
 _PLAIN: Final = re.compile(r"\S+ (\w+) +([\w.\-]+): ")
 _FACT: Final = re.compile(r' ([A-Za-z_][\w.]*)=("(?:[^"\\]|\\.)*"|[^\s"=]+)(?= |$)')
 
@@ -180,12 +186,33 @@ _TIMES: Final = {"cri": _time_of_cri, "own": _time_of_own, "access": _time_of_ac
 # Which lines can match.
 
 
-def required_literal(pattern: str) -> bytes:
-    """A text that stands in everything that the pattern matches; empty when none is found. Cautious: it looks only at plain
-    characters outside of groups, and at nothing when there are alternatives or flags."""
-    if "|" in pattern or "(?" in pattern:
-        return b""
-    runs: list[str] = []
+class Literals(NamedTuple):
+    """One of `texts` stands in everything that a pattern matches; no texts: nothing is known."""
+
+    texts: tuple[bytes, ...] = ()
+    any_case: bool = False
+    """They are in lower case and may stand in any."""
+
+
+def required_literals(pattern: str) -> Literals:
+    """Cautious: it looks only at plain characters outside of groups."""
+    flags = _FLAGS.match(pattern)
+    if flags is not None and "x" in flags[1]:
+        return Literals()
+    any_case = flags is not None and "i" in flags[1]
+    rest = pattern[flags.end() :] if flags is not None else pattern
+    texts = [max(runs, key=len) for runs in _literal_runs(rest)]
+    if not all(texts) or len(texts) > MAX_LITERALS:
+        return Literals()
+    encoded = tuple(dict.fromkeys((each.lower() if any_case else each).encode() for each in texts))
+    if any_case and not all(each.isascii() for each in encoded):
+        return Literals()  # what is lower case there depends on the encoding
+    return Literals(encoded, any_case)
+
+
+def _literal_runs(pattern: str) -> list[list[str]]:
+    """Of each alternative, texts that stand in what it matches; an empty one where nothing is known."""
+    out: list[list[str]] = [[]]
     run, depth, at = "", 0, 0
     while at < len(pattern):
         char, step, literal = pattern[at], 1, ""
@@ -193,28 +220,32 @@ def required_literal(pattern: str) -> bytes:
             following = pattern[at + 1 : at + 2]
             step = 2
             if following.isalnum() and depth == 0 and following not in "dDwWsSbBAZ":
-                return b""  # \x41, \1, \n, ...
+                return [[""]]  # \x41, \1, \n, ...
             literal = following if following and not following.isalnum() else ""
         elif char == "[":
             end = _class_end(pattern, at)
             if end < 0:
-                return b""
+                return [[""]]
             step = end - at
         elif char in "()":
             depth += 1 if char == "(" else -1
-        elif char not in ".^$*+?{}":
-            literal = char
         elif char == "{":
             step = max(1, pattern.find("}", at) + 1 - at)
-        repeated = pattern[at + step : at + step + 1] in ("*", "?", "{")
-        if literal and depth == 0 and not repeated:
+        elif char not in ".^$*+?}|":
+            literal = char
+        following = pattern[at + step : at + step + 1]
+        if literal and depth == 0 and following not in ("*", "?", "{"):
             run += literal
-            if pattern[at + step : at + step + 1] == "+":
-                runs, run = [*runs, run], ""
         else:
-            runs, run = [*runs, run], ""
+            literal = ""
+        if not literal or following == "+":
+            out[-1].append(run)
+            run = ""
+        if char == "|" and depth == 0:
+            out.append([])
         at += step
-    return max([*runs, run], key=len).encode()
+    out[-1].append(run)
+    return out
 
 
 def _class_end(pattern: str, at: int) -> int:
@@ -249,24 +280,32 @@ class LineFinder:
     """Finds the lines of a block that may match; the caller looks at each of them."""
 
     def __init__(self, pattern: str = "", needles: tuple[str, ...] = ()) -> None:
-        self._literal = b""
+        self._literals = Literals()
         self._expression: re.Pattern[bytes] | None = None
         if needles:
-            if len(needles) == 1:
-                self._literal = needles[0].encode()
-            else:
-                self._expression = re.compile(b"|".join(re.escape(each.encode()) for each in needles))
+            self._literals = Literals(tuple(each.encode() for each in needles))
         elif pattern:
-            self._literal = required_literal(pattern)
-            if not self._literal and stays_in_line(pattern):
+            self._literals = required_literals(pattern)
+            if not self._literals.texts and stays_in_line(pattern):
                 self._expression = re.compile(pattern.encode())
 
     def lines(self, data: Buffer, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Begin and end, without the line break, oldest first. `begin` is where a line begins."""
-        at = begin
+        if self._literals.any_case:
+            for start, stop in self._found(data[begin:end].lower(), 0, end - begin):
+                yield begin + start, begin + stop
+        else:
+            yield from self._found(data, begin, end)
+
+    def _found(self, data: Buffer, begin: int, end: int) -> Iterator[tuple[int, int]]:
+        at, texts = begin, self._literals.texts
+        following = {text: data.find(text, begin, end) for text in texts}
         while at < end:
-            if self._literal:
-                found = data.find(self._literal, at, end)
+            if texts:
+                for text, known in following.items():
+                    if 0 <= known < at:
+                        following[text] = data.find(text, at, end)
+                found = min((each for each in following.values() if each >= 0), default=-1)
             elif self._expression is not None:
                 match = self._expression.search(data, at, end)
                 found = match.start() if match is not None else -1
@@ -438,6 +477,7 @@ class _Stream:
     over: bool = False
     scanned: int = 0
     long_lines: int = 0
+    unreadable: int = 0
 
     def __post_init__(self) -> None:
         self.left = list(reversed(self.spec.files))
@@ -447,12 +487,15 @@ class _Stream:
         if self.end <= 0 and not self._open():
             self.over = True
             return []
+        started = time.monotonic()
         begin, first = self._begin()
         lines = self._lines(begin, self.end) if first or begin == 0 else []
         self.long_lines += not (first or begin == 0)
         self.scanned += self.end - begin
         self.end = begin
-        self.block = min(self.block * 2, LAST_BLOCK)
+        # A slow expression gets smaller blocks: the time of a page is looked at between two of them.
+        slow = time.monotonic() - started > _SLOW
+        self.block = max(self.block // 2, FIRST_BLOCK) if slow else min(self.block * 2, LAST_BLOCK)
         if first:
             self.frontier = min(self.frontier, shifted(first, self.spec.slack))
             if self.request.since and shifted(first, self.spec.slack) < self.request.since:
@@ -471,6 +514,7 @@ class _Stream:
                     return False
                 self.data = _unpacked(descriptor) if parts[-1].endswith(".gz") else _mapped(descriptor)
             except (OSError, ValueError):
+                self.unreadable += 1
                 continue
             finally:
                 os.close(descriptor)
@@ -490,7 +534,7 @@ class _Stream:
         low, high = 0, len(self.data)
         if not bound:
             return high
-        while high - low > _HEAD:
+        while high - low > _NEAR:
             middle = (low + high) // 2
             start = self.data.find(b"\n", middle, high) + 1
             at, where = self._first_time(start, high) if start else ("", 0)
@@ -644,6 +688,8 @@ def _page(found: list[ScannedLine], frontier: str, limit: int, streams: list[_St
     notes = []
     if any(each.long_lines for each in streams):
         notes.append("a line of more than a megabyte was left out")
+    if unreadable := sum(each.unreadable for each in streams):
+        notes.append(f"{unreadable} files could not be read")
     if kept < len(lines):
         last = lines[kept - 1].at
         while kept < len(lines) and lines[kept].at == last:

@@ -78,6 +78,7 @@ _JOB_ACTIONS = (
     ),
     Command("job restart", "continue a failed or suspended job", _JOBS, "NAME [options]", module="job_stage"),
     Command("job cancel", "stop a job; it cannot be restarted", _JOBS, "NAME [options]", module="job_stage"),
+    Command("job limit", "limit the bandwidth of running tasks", _JOBS, "NAME AMOUNT --to ID [options]"),
     Command("job approve", "accept or reject a job of a partner", _JOBS, "NAME [--reject] [options]"),
     Command("job rm", "delete jobs", _JOBS, "NAME... [--force]", also=("delete",)),
 )
@@ -96,6 +97,12 @@ _NODE_ACTIONS = (
     Command("node delete", "give up a machine that will not come back", _NODE, "NODE [--force]"),
     Command("node leave", "drain and stop the node of this machine", _NODE, "[options]"),
     Command("node reset", "remove everything of the node from this machine", _NODE, "[--force] [options]"),
+)
+_DIAGNOSE_ACTIONS = (
+    Command("diagnose network", "measure every link between domains", _NODE, "DOMAIN DOMAIN... [options]"),
+    Command("diagnose job", "check links, engines and capacity for a job", _NODE, "FILE|JOB [options]"),
+    Command("diagnose log", "explain failed and slow calls in the gateway's logs", _NODE, "[TASK] [options]"),
+    Command("diagnose bundle", "collect what helps to support a node, without secrets", _NODE, "[-o FILE] [options]"),
 )
 COMMANDS = (
     Command("demo", "start a temporary node, use it, clean up", _SEE, "[psi [--rows N]] [--keep]"),
@@ -118,11 +125,19 @@ COMMANDS = (
         "ls|show|allow|deny|set|rm|explain|approve [NAME] [options]",
     ),
     Command(
+        "diagnose",
+        "find out what keeps parties apart",
+        _NODE,
+        "network|job|log|bundle [options]",
+        actions=_DIAGNOSE_ACTIONS,
+    ),
+    Command(
         "logrequest",
         "ask partners for logs, and decide what they may read",
         _JOBS,
         "create|ls|show|preview|approve|reject|revoke|rm [NAME] [options]",
     ),
+    Command("bandwidth", "show and set the bandwidth of nodes and links", _NODE, "[AMOUNT --node NAME | --link A,B]"),
     Command("status", "show whether nodes, gateways and routes are ready", _NODE, "[-o FORMAT]"),
     Command(
         "metrics",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from coterie.base.clock import VirtualClock
-from coterie.base.exposition import Family
+from coterie.base.exposition import MAX_ROWS, Family
 from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
 from coterie.http.messages import Peer, Request
@@ -179,3 +179,18 @@ async def test_a_long_page_is_compressed_for_whom_it_helps() -> None:
     answer = await endpoint.handle(Request("GET", "/metrics", headers={"accept-encoding": "gzip"}, peer=peer))
     assert ("Content-Encoding", "gzip") in answer.headers
     assert b"node_load1 " in gzip.decompress(answer.body)
+
+
+class Many:
+    name = "many"
+
+    async def families(self) -> Sequence[Family]:
+        return [Family("many", "Many.", "gauge", [(f'n="{n}"', n) for n in range(MAX_ROWS + 3)])]
+
+
+async def test_a_family_is_cut_and_what_is_dropped_is_counted() -> None:
+    page = MetricsPage([Many()])
+    assert (await page.text()).count("\nmany{") == MAX_ROWS
+    assert 'coterie_series_dropped_total{family="many"} 6' in (await page.text()).splitlines(), (
+        "three in each of two pages"
+    )

@@ -37,6 +37,20 @@ async def test_a_grant_opens_the_table_and_counts_the_use(alice: World) -> None:
     assert "job-9" in use.output
 
 
+async def test_uses_and_refusals_are_counted_by_partner(alice: World) -> None:
+    await alice.table("people")
+    await alice.grant("to-bob", "people", "bob")
+    for _ in range(2):
+        await reading(alice, await alice.engine("bob"), "people")
+    with pytest.raises(fl.FlightUnauthorizedError):
+        await reading(alice, await alice.engine("carol"), "people")
+    found = {family.name: dict(family.rows) for family in alice.mesh.metrics.families()}
+    assert found["coterie_grant_uses_total"] == {'partner="bob"': 2}
+    assert found["coterie_grant_refusals_total"] == {'partner="carol"': 1}
+    assert found["coterie_datamesh_rows_total"] == {'direction="read",partner="bob"': 6}
+    assert found["coterie_datamesh_streams_total"] == {'direction="read",partner="bob"': 2}
+
+
 ROWS: list[Any] = [
     # limits, engine, columns asked for, why it is refused (None: it is not)
     pytest.param({}, {"initiator": "carol"}, [], "grantDomain|is for \"bob\"", id="other grantee"),

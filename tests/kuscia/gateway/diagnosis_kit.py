@@ -15,7 +15,14 @@ from gateway_kit import Domain, make_inputs, route, running
 
 from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.diagnosis.link_probe import PartnerLinkProbe
-from coterie.kuscia.gateway.diagnosis.messages import FactsRequest, LinkReport, PartyFacts, ProbePlan
+from coterie.kuscia.gateway.diagnosis.messages import (
+    FactsRequest,
+    LinkReport,
+    PartyFacts,
+    ProbePlan,
+    decode_mock,
+    mock_head,
+)
 from coterie.kuscia.gateway.diagnosis.reverse_probe import ReverseProbe
 from coterie.kuscia.gateway.diagnosis.server import DiagnosticServer
 from coterie.kuscia.gateway.model import DiagnosticSockets, RoutePort
@@ -126,6 +133,38 @@ async def tcp_middlebox(box: Middlebox) -> AsyncIterator[Middlebox]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def kuscia_endpoint(host: str) -> AsyncIterator[SocketAddress]:
+    """Answers as Kuscia's diagnose server does."""
+
+    async def healthy(request: web.Request) -> web.Response:
+        return web.Response(body=bytes.fromhex("0a0308c801"))
+
+    async def mock(request: web.Request) -> web.StreamResponse:
+        asked = decode_mock((await request.read())[:100])
+        if not asked.chunked:
+            await asyncio.sleep(asked.duration / 1000)
+            return web.Response(body=mock_head(asked.size) + bytes(asked.size))
+        reply = web.StreamResponse()
+        await reply.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(-(-asked.size // asked.chunk_size)):
+                await reply.write(bytes(asked.chunk_size))
+                await asyncio.sleep(asked.interval / 1000)
+        return reply
+
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_get("/diagnose/v1/network/healthy", healthy)
+    app.router.add_post("/diagnose/v1/network/mock", mock)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, host, 0).start()
+    try:
+        yield SocketAddress(host, runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
 
 
 async def no_facts(asked: FactsRequest) -> PartyFacts:

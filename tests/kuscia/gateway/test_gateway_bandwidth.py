@@ -17,7 +17,7 @@ from coterie.kube.api.types import network
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import LinkUsage, TaskLinkUsage
 from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
-from coterie.kuscia.gateway.link_meter import LinkMeter, MeasuredUsage, noticeable
+from coterie.kuscia.gateway.link_meter import LinkMeter, MeasuredBandwidth, noticeable
 from coterie.kuscia.gateway.model import DomainService, TaskBandwidthLimit, TaskLink
 from coterie.kuscia.gateway.objects import service_of, task_links_of
 from coterie.kuscia.gateway.service_hosts import ServiceHostContext, service_for_partners
@@ -112,13 +112,13 @@ def test_a_link_counts_everything_on_its_connections_and_what_partners_call() ->
 def test_tasks_that_ended_are_forgotten() -> None:
     meter = LinkMeter()
     meter.observe(0.0, _counters(10), [LINK], (), "")
-    assert meter.observe(2.0, _counters(10), [], (), "") == MeasuredUsage()
+    assert meter.observe(2.0, _counters(10), [], (), "") == MeasuredBandwidth()
     (again,) = meter.observe(4.0, _counters(10), [LINK], (TaskBandwidthLimit("t-1", "bob", 1),), "").tasks
     assert (again.sent_bytes, again.limit_bits_per_second) == (0, 8192)
 
 
-def _usage(sent: int, task: str = "t", limit: int | None = None) -> MeasuredUsage:
-    return MeasuredUsage(
+def _usage(sent: int, task: str = "t", limit: int | None = None) -> MeasuredBandwidth:
+    return MeasuredBandwidth(
         (TaskLinkUsage(task=task, peer="bob", sent_bits_per_second=sent, limit_bits_per_second=limit),), ()
     )
 
@@ -133,11 +133,11 @@ def _usage(sent: int, task: str = "t", limit: int | None = None) -> MeasuredUsag
         (_usage(5), _usage(0), True),
         (_usage(5), _usage(5, "other"), True),
         (_usage(5), _usage(5, limit=8192), True),
-        (MeasuredUsage(), MeasuredUsage(), False),
+        (MeasuredBandwidth(), MeasuredBandwidth(), False),
     ],
     ids=["same", "more", "tiny", "began", "ended", "other-task", "limit", "nothing"],
 )
-def test_only_noticeable_changes_are_written(old: MeasuredUsage, new: MeasuredUsage, written: bool) -> None:
+def test_only_noticeable_changes_are_written(old: MeasuredBandwidth, new: MeasuredBandwidth, written: bool) -> None:
     assert noticeable(old, new) is written
 
 

@@ -7,13 +7,17 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 import pytest_asyncio
-from diagnosis_kit import DiagnosedPair, diagnosed_pair
-from gateway_kit import pem
+from diagnosis_kit import DiagnosedPair, diagnosed_pair, kuscia_endpoint
+from gateway_kit import HOSTS, pem
 
 from coterie.base import pki
+from coterie.cli.diagnosis.judge import link_findings
+from coterie.cli.diagnosis.model import Link, LinkFacts, LinkThresholds, Measured, every_pair
+from coterie.cli.routes.facts import CheckOutcome
 from coterie.kuscia.gateway.addresses import Protocol
 from coterie.kuscia.gateway.diagnosis import messages
-from coterie.kuscia.gateway.diagnosis.messages import ProbePlan
+from coterie.kuscia.gateway.diagnosis.messages import FactsRequest, LinkReport, ProbePlan
+from coterie.kuscia.gateway.model import DomainService
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIB = 1 << 20
@@ -38,6 +42,14 @@ def _harmless(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue(name).box.reset()
 
 
+def judged(report: LinkReport, *, warnings: bool = False) -> dict[str, str]:
+    """What `coterie diagnose` calls wrong, with its sentence. Plain text between the gateways is the test's own doing."""
+    facts = LinkFacts(Link("alice", "bob"), Measured.HERE, report)
+    found = link_findings(facts, every_pair(("alice", "bob")), ProbePlan(), LinkThresholds())
+    bad = {CheckOutcome.WRONG, *([CheckOutcome.WARNING] if warnings else [])}
+    return {each.step: f"{each.message} {each.advice}" for each in found if each.verdict in bad and each.step != "mtls"}
+
+
 async def test_a_sound_link_has_nothing_to_complain_of(mtls: DiagnosedPair) -> None:
     found = await mtls.measure(grpc=True, buffering=True, body_bytes=4 * MIB, bandwidth_bytes=4 * MIB, idle_seconds=1)
     assert (found.reached, found.endpoint, found.protocol) == (True, "coterie", "HTTP/2")
@@ -52,6 +64,7 @@ async def test_a_sound_link_has_nothing_to_complain_of(mtls: DiagnosedPair) -> N
     assert found.received_bits_per_second
     assert found.clock_offset is not None
     assert abs(found.clock_offset) < 1
+    assert not judged(found)
 
 
 async def test_a_proxy_that_buffers_answers(plain: DiagnosedPair) -> None:
@@ -59,6 +72,7 @@ async def test_a_proxy_that_buffers_answers(plain: DiagnosedPair) -> None:
     found = await plain.measure(buffering=True)
     assert found.chunks_apart is not None
     assert found.chunks_apart < 0.2 * messages.CHUNKS * messages.CHUNK_SECONDS
+    assert "proxy_buffering" in judged(found)["buffering"]
 
 
 async def test_a_proxy_that_limits_bodies(plain: DiagnosedPair) -> None:
@@ -67,6 +81,9 @@ async def test_a_proxy_that_limits_bodies(plain: DiagnosedPair) -> None:
     assert found.body_passed >= MIB
     assert found.body_passed <= plain.box.largest_body < found.body_refused <= 1.2 * MIB
     assert "413" in found.body_problem
+    assert "client_max_body_size" in judged(found, warnings=True)["body"]
+    plain.box.largest_body = MIB // 2
+    assert "body" in judged(await plain.measure(body_bytes=4 * MIB))
 
 
 async def test_a_proxy_that_gives_up_on_slow_answers(plain: DiagnosedPair) -> None:
@@ -76,12 +93,14 @@ async def test_a_proxy_that_gives_up_on_slow_answers(plain: DiagnosedPair) -> No
     assert found.idle_cut is not None
     assert 0.4 < found.idle_cut < 3
     assert "504" in found.idle_problem
+    assert "proxy_read_timeout" in judged(found)["idle"]
 
 
 async def test_a_proxy_that_knows_only_http1_breaks_grpc(plain: DiagnosedPair) -> None:
     found = await plain.measure(grpc=True)
     assert (found.reached, found.protocol, found.grpc) == (True, "HTTP/1.1", False)
     assert found.grpc_problem
+    assert "HTTP/2" in judged(found)["grpc"]
 
 
 async def test_a_slow_path(plain: DiagnosedPair) -> None:
@@ -94,6 +113,7 @@ async def test_a_slow_path(plain: DiagnosedPair) -> None:
     assert found.sent_bits_per_second < 10e6
     assert found.body_passed == MIB
     assert found.body_refused == 0
+    assert "bandwidth" in judged(found, warnings=True)
 
 
 async def test_a_firewall_that_cuts_idle_connections_of_tls(mtls: DiagnosedPair) -> None:
@@ -101,6 +121,7 @@ async def test_a_firewall_that_cuts_idle_connections_of_tls(mtls: DiagnosedPair)
     found = await mtls.measure(idle_seconds=3)
     assert found.idle_cut is not None
     assert found.idle_cut < 3
+    assert "idle" in judged(found)
 
 
 async def test_the_partner_measures_the_way_back(mtls: DiagnosedPair) -> None:
@@ -115,7 +136,9 @@ async def test_the_partner_measures_the_way_back(mtls: DiagnosedPair) -> None:
 async def test_a_third_domain_is_called_only_if_it_confirms(mtls: DiagnosedPair) -> None:
     number = "0" * 32
     async with mtls.probe() as probe:
-        assert await probe.pair("carol", number, ProbePlan(False, False, 0, 0)) is None
+        answer = await probe.pair("carol", number, ProbePlan(False, False, 0, 0))
+        assert answer is not None
+        assert answer.report is None
         assert not await probe.confirms(number)
         assert await probe.announce(number)
         assert await probe.confirms(number)
@@ -137,8 +160,27 @@ async def test_a_partner_without_the_endpoint_is_unknown_and_not_broken(mtls: Di
     try:
         found = await mtls.measure()
         assert (found.reached, found.endpoint, found.status) == (True, "", 403)
+        assert not judged(found, warnings=True)
     finally:
         await mtls.bob.change(diagnose=before)
+
+
+async def test_a_kuscia_gateway_is_measured_with_its_own_calls(mtls: DiagnosedPair) -> None:
+    before = mtls.bob.inputs.diagnose
+    async with kuscia_endpoint(HOSTS["bob"]) as where:
+        await mtls.bob.change(diagnose=None, services=(DomainService("diagnose", (where,)),))
+        try:
+            found = await mtls.measure(grpc=True, buffering=True, body_bytes=MIB, bandwidth_bytes=MIB, idle_seconds=0.3)
+            async with mtls.probe() as probe:
+                assert await probe.reverse(ProbePlan()) is None
+                assert await probe.facts(FactsRequest(("psi",))) is None
+        finally:
+            await mtls.bob.change(diagnose=before, services=())
+    assert (found.reached, found.endpoint, found.body_passed, found.idle_held) == (True, "kuscia", MIB, 0.3)
+    assert found.rtt_ms
+    assert found.sent_bits_per_second
+    assert found.received_bits_per_second
+    assert not judged(found, warnings=True)
 
 
 async def test_a_broken_link(mtls: DiagnosedPair) -> None:
@@ -149,5 +191,6 @@ async def test_a_broken_link(mtls: DiagnosedPair) -> None:
         found = await mtls.measure()
         assert not found.reached
         assert found.status == 503
+        assert set(judged(found)) == {"reach"}
     finally:
         mtls.box.target = port

@@ -89,6 +89,7 @@ async def test_who_is_no_partner_is_refused(tmp_path: Path) -> None:
         assert (await bob.call("GET", messages.HELLO, source="../x"))[0] == 403
         assert (await bob.call("GET", "/etc/passwd"))[0] == 404
         assert (await bob.call("GET", messages.HELLO))[0] == 200
+        assert (await bob.call("GET", f"/behind/a/proxy{messages.HELLO}"))[0] == 200
 
 
 async def test_each_partner_has_a_rate_of_its_own(tmp_path: Path) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
+import netns_kit
 import pytest
 from gateway_kit import certificates, make_inputs, pem, route
 
@@ -244,6 +248,40 @@ def test_the_kernel_lists_connections_of_a_process(family: socket.AddressFamily,
         assert (found[0].received, found[0].retransmits) == (500, 0)
         assert 0 < found[0].rtt < 60
         assert socket_source.connections_of(os.getppid(), {where: ["bob"]}) == []
+
+
+LOSS = """
+import os, socket, subprocess, time
+from coterie.kuscia.gateway.metrics.socket_source import connections_of
+def ip(words):
+    subprocess.run(["ip", *words.split()], check=True)
+ip("link set lo up")
+ip("addr add 10.7.0.2/32 dev lo")
+server = socket.create_server(("10.7.0.2", 5000))
+client = socket.create_connection(("10.7.0.2", 5000), source_address=("127.0.0.1", 0))
+accepted, _ = server.accept()
+client.sendall(b"x")
+accepted.recv(1)
+def retransmits():
+    (found,) = connections_of(os.getpid(), {("10.7.0.2", 5000): ["bob"]})
+    return found.retransmits
+print(retransmits())
+# Packets still leave for it, and nobody takes them.
+ip("addr del 10.7.0.2/32 dev lo")
+ip("route add 10.7.0.2/32 dev lo")
+client.sendall(b"y")
+end = time.monotonic() + 20
+while retransmits() < 2 and time.monotonic() < end:
+    time.sleep(0.05)
+print(retransmits() >= 2)
+"""
+
+
+@netns_kit.needs_root
+@pytest.mark.skipif(shutil.which("ip") is None, reason="no program `ip` here")
+def test_lost_packets_are_seen_as_retransmits() -> None:
+    done = subprocess.run(["unshare", "-n", sys.executable, "-c", LOSS], capture_output=True, text=True, timeout=40)
+    assert done.stdout.split() == ["0", "True"], done.stderr
 
 
 async def test_without_a_gateway_there_are_no_connections(tmp_path: Path) -> None:

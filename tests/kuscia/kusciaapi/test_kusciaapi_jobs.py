@@ -295,7 +295,7 @@ async def test_what_was_created_is_told_again(alice: World) -> None:
     times = told.pop("schedule_config")
     assert told["parties"][0]["bandwidth_limits"][0].pop("limit_kbps") == "100", "64 bits are text in JSON"
     del party["bandwidth_limits"][0]["limit_kbps"]
-    assert told == {**task, "dependencies": []}
+    assert told == {**task, "dependencies": [], "bandwidth_request": ""}
     assert (times["task_timeout_seconds"], times["resource_reserved_seconds"]) == (300, 30)
     status = data.status
     assert (status.state, status.tasks[0].state, status.tasks[0].alias, status.err_msg) == (

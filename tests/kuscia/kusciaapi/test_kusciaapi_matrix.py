@@ -69,10 +69,20 @@ MATRIX: dict[str, Row] = {
     "DeleteJob": Row(*ROW_OF_JOB),
     "ApproveJob": Row((11206, 11206, ASKS), (11206, 11206, NO)),
     "WatchJob": Row(("job", "job", ASKS), ("job", "job", "nothing")),
+    # Bandwidth: a domain's own nodes, links and parties. No task of the job runs here.
+    "QueryBandwidth": Row((OK, OK, ASKS), (OK, NO, NO)),
+    "SetBandwidthCapacity": Row((OK, OK, ASKS), (OK, NO, NO)),
+    "SetBandwidthLimit": Row((13901, 13901, ASKS), (13901, NO, NO)),
     # Output of tasks stays where it was printed.
     "QueryLog": Row((NOT_ON_MASTER, 13200, 13200), (NOT_ON_MASTER, NOT_ON_MASTER, NOT_ON_MASTER)),
     "QueryPodNode": Row((13201, 13201, ASKS), (13201, NO, NO)),
     "SearchLog": Row((OK, OK, OK), NONE),
+    # Log requests: each domain's own. There is none yet.
+    "AskPartnerLog": Row((OK, OK, ASKS), (OK, NO, NO)),
+    "QueryPartnerLog": Row((13910, 13910, ASKS), (13910, NO, NO)),
+    "ListPartnerLog": Row((OK, OK, ASKS), (OK, NO, NO)),
+    "ReviewPartnerLog": Row((13912, 13912, ASKS), (13912, NO, NO)),
+    "DeletePartnerLog": Row((13912, 13912, ASKS), (13912, NO, NO)),
     # Data: a domain's own. What is granted, and where it lies, is decided at home.
     "CreateDomainData": Row(ALL, (OK, NO, NO)),
     "UpdateDomainData": Row(ALL, (OK, NO, NO)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,11 +24,14 @@ from coterie.cli.session import CliSession
 from coterie.kube.api.errors import AlreadyExists, Forbidden
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind
+from coterie.kube.api.types.nodes import NODES
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth import BandwidthError, mbit_up, parse_bits
+from coterie.kuscia.api.bandwidth_capacity import DomainBandwidth, domain_bandwidth, unmet_requests
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.references import reference_problems
 from coterie.kuscia.api.jobs.validation import Problem, job_problems
-from coterie.kuscia.api.types.domain import DOMAINS, Domain
+from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DOMAINS, Domain
 from coterie.kuscia.api.types.job import (
     APP_IMAGES,
     CROSS_DOMAIN,
@@ -37,6 +40,7 @@ from coterie.kuscia.api.types.job import (
     STALL_RESTART,
     AppImage,
     KusciaJob,
+    KusciaJobSpec,
 )
 
 HELP = """
@@ -76,7 +80,7 @@ def arguments(parser: options.Parser) -> None:
     per_party = "for each party, or ID=AMOUNT,..."
     make.add_argument("--cpu", metavar="N", action="append", default=[], help=f"cores {per_party}")
     make.add_argument("--memory", metavar="SIZE", action="append", default=[], help=f"e.g. 4Gi, {per_party}")
-    make.add_argument("--bandwidth", metavar="MBPS", action="append", default=[], help=f"Mbit/s {per_party}")
+    make.add_argument("--bandwidth", metavar="RATE", action="append", default=[], help=f"such as 100Mbps {per_party}")
     every = parser.add_argument_group("for every task of the job")
     every.add_argument(
         "--retry",
@@ -225,6 +229,7 @@ async def _from_engine(session: CliSession, args: argparse.Namespace) -> Object:
     parties = _listed(args.parties)
     amounts = {"cpu": args.cpu, "memory": args.memory, labels.KUSCIA_BANDWIDTH: args.bandwidth}
     given = {name: _by_party(texts, parties, name.rpartition("/")[2]) for name, texts in amounts.items()}
+    given[labels.KUSCIA_BANDWIDTH] = {party: _mbit(text) for party, text in given[labels.KUSCIA_BANDWIDTH].items()}
     resources = {
         party: {name: by_party[party] for name, by_party in given.items() if party in by_party} for party in parties
     }
@@ -233,6 +238,14 @@ async def _from_engine(session: CliSession, args: argparse.Namespace) -> Object:
     name = args.name or f"{args.engine}-{secrets.token_hex(_SUFFIX_BYTES)}"
     text = _input(args.input, session.app)
     return engine_job(name, args.engine, parties, initiator, task_input=text, roles=roles, resources=resources)
+
+
+def _mbit(text: str) -> str:
+    """`100`, `100Mbps`, `1Gi` as the whole Mbit/s of `kuscia.io/bandwidth`."""
+    try:
+        return str(mbit_up(parse_bits(text)))
+    except BandwidthError as error:
+        raise UsageError(f"--bandwidth: {error}") from error
 
 
 def _schedule(args: argparse.Namespace) -> Object:
@@ -327,9 +340,24 @@ async def _check(session: CliSession, job: Object) -> None:
     except Forbidden:
         return
     references = reference_problems(spec, domains, images)
-    if problems := [*job_problems(_name_of(job), spec), *references.wrong, *references.missing]:
+    unmet = unmet_requests(spec, await _bandwidth(session, spec, domains), images)
+    if problems := [*job_problems(_name_of(job), spec), *references.wrong, *references.missing, *unmet]:
         lines = "\n  ".join(map(str, problems))
         raise CliError(f"Error: the job cannot run as it is:\n  {lines}" + _next_steps(references.missing))
+
+
+async def _bandwidth(
+    session: CliSession, spec: KusciaJobSpec, domains: Mapping[str, Domain]
+) -> dict[str, DomainBandwidth]:
+    """Of our domains that take part; nothing where we may not look."""
+    ours = [name for name in spec.party_domains if name in domains and is_own(domains[name])]
+    try:
+        nodes = (await session.client.list(NODES)).items
+        return {
+            name: domain_bandwidth(name, nodes, (await session.client.list(DOMAIN_ROUTES, name)).items) for name in ours
+        }
+    except Forbidden:
+        return {}
 
 
 def _name_of(job: Object) -> str:

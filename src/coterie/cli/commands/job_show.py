@@ -7,23 +7,29 @@ import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+from coterie.base.paths import DomainPaths
+from coterie.base.trace import trace_id
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App
+from coterie.cli.bandwidth_view import task_lines
 from coterie.cli.commands.describe import events_about
 from coterie.cli.describe import describe
 from coterie.cli.jobs import chart, live, timeline
 from coterie.cli.jobs.follow import JobSnapshot, fetch_snapshot, fetch_timeline
+from coterie.cli.jobs.recorded_spans import RecordedJob, read_spans, recorded_job
 from coterie.cli.jobs.view import picture
 from coterie.cli.output import as_text, without_managed_fields
 from coterie.cli.session import CliSession
 from coterie.kuscia.api.types.job import KUSCIA_JOBS, JobPhase
+from coterie.node.trace_file import TRACE_FILE
 
 HELP = """
 Show a job in detail: task graph, approval of each party, why it waits or failed, conditions and events. With
 --timeline: where the time went, for the job, its tasks and their parties on one time axis: waiting for room, reserved,
 pulling images, starting, running; and what was said about waits. Bars marked with * are what a partner reported. Objects
-store whole seconds only; for short jobs `coterie job run --timeline` is more precise.
+store whole seconds only; for short jobs `coterie job run --timeline` is more precise, and so is a domain of this
+machine that records traces.
 
 Examples:
   coterie job show common-customers
@@ -57,16 +63,26 @@ async def _show(session: CliSession, args: argparse.Namespace) -> int:
     now = datetime.now(UTC)
     paper = live.terminal_format(app, whole=True)
     app.say("\n".join(picture(seen.state, paper, now.timestamp())) + "\n")
+    if lines := await task_lines(session, {task.metadata.name for task in seen.tasks}):
+        app.say("\n".join(lines) + "\n")
     app.write(describe(seen.raw, await events_about(session, seen.raw), KUSCIA_JOBS.resource, now))
     if seen.state.phase == JobPhase.FAILED:
         app.say(f"\n`coterie job bundle {args.name}` writes an archive for support, without secrets")
     return 0
 
 
+def _recorded(app: App, args: argparse.Namespace, seen: JobSnapshot) -> RecordedJob:
+    """Where the control plane is a domain of this machine that records traces."""
+    home = sessions.kubeconfig_files(args, app)[0].parent
+    trace = trace_id(seen.job.spec.initiator, seen.job.metadata.name)
+    return recorded_job(seen.job, read_spans(DomainPaths(home).logs / TRACE_FILE, trace))
+
+
 def _timeline(app: App, args: argparse.Namespace, seen: JobSnapshot) -> None:
-    now = time.time()
-    said = timeline.notes(seen.job, seen.tasks, seen.events, now)
-    line = timeline.timeline(seen.job, seen.facts, now, said=said)
+    now, recorded = time.time(), _recorded(app, args, seen)
+    notes = timeline.wait_notes(seen.job, seen.tasks, seen.events, now)
+    times = seen.facts | dict(recorded.moments)
+    line = timeline.timeline(seen.job, times, now, exact=recorded.whole, notes=notes, details=recorded.details)
     if args.output != "table":
         app.write(as_text(asdict(line), args.output))
     elif args.timeline:

@@ -54,6 +54,7 @@ _MARKS = {
     CheckOutcome.WRONG: "red",
     CheckOutcome.WARNING: "yellow",
     CheckOutcome.SKIPPED: "dim",
+    CheckOutcome.UNKNOWN: "yellow",
 }
 
 

@@ -7,7 +7,9 @@ from textwrap import wrap
 
 from coterie.cli.jobs.timeline import (
     AGREE,
+    CALL,
     CHECK,
+    DATA,
     KINDS,
     PREPARE,
     PULL,
@@ -31,8 +33,21 @@ _CODES = {
     PULL: "95",
     START: "31",
     RUN: "32",
+    CALL: "94",
+    DATA: "96",
 }
-_LETTERS = {CHECK: "c", AGREE: "a", PREPARE: "p", WAIT: ".", RESERVE: "r", PULL: "i", START: "s", RUN: "="}
+_LETTERS = {
+    CHECK: "c",
+    AGREE: "a",
+    PREPARE: "p",
+    WAIT: ".",
+    RESERVE: "r",
+    PULL: "i",
+    START: "s",
+    RUN: "=",
+    CALL: "~",
+    DATA: "d",
+}
 _FILLS = {
     CHECK: "#a05bb5",
     AGREE: "#d99a1c",
@@ -42,10 +57,12 @@ _FILLS = {
     PULL: "#c45a9e",
     START: "#cc5a4e",
     RUN: "#5aa55a",
+    CALL: "#7f9fd1",
+    DATA: "#57a8a0",
 }
 _LEAST = 16
 _MOST_NOTES = 12
-_REPORTED = "reported by the partner; times are those of the task"
+_REPORTED = "as the partner reported it"
 
 
 def format_seconds(seconds: float, exact: bool) -> str:

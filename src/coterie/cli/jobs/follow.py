@@ -102,9 +102,12 @@ async def fetch_timeline(client: Client, name: str) -> JobSnapshot:
     """With everything that says when something happened, as far as it is still there and may be read."""
     seen = await fetch_snapshot(client, name)
     uids = {task.metadata.uid for task in seen.tasks}
-    pods = _all_typed(await _listed(client, PODS, labels=_TASK_PODS), Pod)
-    reservations = _all_typed(await _listed(client, RESERVATIONS), TaskResource)
-    groups = _all_typed(await _listed(client, GROUPS), TaskResourceGroup)
+    if not uids:
+        return seen
+    chosen = f"{labels.KUSCIA_TASK_UID} in ({','.join(sorted(uids))})" if len(uids) <= _MOST_QUERIES else _TASK_PODS
+    pods = _all_typed(await _listed(client, PODS, labels=chosen), Pod)
+    reservations = _all_typed(await _listed(client, RESERVATIONS, labels=chosen), TaskResource)
+    groups = _all_typed(await _listed(client, GROUPS, labels=chosen), TaskResourceGroup)
     about = [(CROSS_DOMAIN, task.metadata.name) for task in seen.tasks]
     about += [(pod.namespace, pod.pod_name) for task in seen.tasks for pod in (task.status.pod_statuses or {}).values()]
     events: list[Object] = []

@@ -24,12 +24,12 @@ async def collect(
 ) -> tuple[list[LogLine], bool]:
     """The newest `most` lines (0: all), oldest first; whether there are more. `note` gets what could not be read, once."""
     pages: deque[tuple[LogLine, ...]] = deque()
-    count, told = 0, set[str]()
+    count, noted = 0, set[str]()
     while True:
         page = await logs.query(query)
         for each in page.notes:
-            if each not in told:
-                told.add(each)
+            if each not in noted:
+                noted.add(each)
                 note(each)
         pages.appendleft(page.lines)
         count += len(page.lines)

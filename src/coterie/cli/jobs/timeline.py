@@ -11,7 +11,7 @@ phase is known, which the partner reports: its bar has the times of the task and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ Facts = Mapping[Moment, float | None]
 CREATED, VALID, MADE, RESERVED, RUNNING, ENDED = "created", "valid", "made", "reserved", "running", "ended"
 HELD, PULLING, PULLED = "held", "pulling", "pulled"
 CHECK, AGREE, PREPARE, RESERVE, START, RUN = "check", "agree", "prepare", "reserve", "start", "run"
-WAIT, PULL = "wait", "pull"
+WAIT, PULL, CALL, DATA = "wait", "pull", "call", "data"
 KINDS = {
     CHECK: "the job is checked",
     AGREE: "the parties accept it and create it on their side",
@@ -49,6 +49,8 @@ KINDS = {
     PULL: "the image is pulled",
     START: "the engine is started",
     RUN: "the engine works (a job: its tasks)",
+    CALL: "engines call each other",
+    DATA: "data is read or written",
 }
 _JOB = ((VALID, CHECK), (RUNNING, AGREE), (ENDED, RUN))
 _TASK = ((MADE, PREPARE), (RESERVED, RESERVE), (RUNNING, START), (ENDED, RUN))
@@ -73,7 +75,7 @@ class Bar:
     depth: int
     spans: tuple[TimelineSpan, ...]
     reported: bool = False
-    """A partner's party: it reports its phase, and the times are those of the task."""
+    """A partner's party: what it reported. Where nobody looked on, the times are those of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,7 @@ def _event_times(event: Object) -> tuple[float | None, float | None]:
     return first, last if last is not None else first
 
 
-def notes(job: KusciaJob, tasks: Iterable[KusciaTask], events: Iterable[Object], now: float) -> tuple[Note, ...]:
+def wait_notes(job: KusciaJob, tasks: Iterable[KusciaTask], events: Iterable[Object], now: float) -> tuple[Note, ...]:
     """What was said about waits: warnings about pods and tasks, and what tasks wait for now."""
     aliases = {template.task_id: template.alias for template in job.spec.tasks if template.task_id}
     own = [task for task in tasks if task.metadata.name in aliases]
@@ -281,8 +283,16 @@ class PhaseTimes:
 # The timeline of these moments.
 
 
-def timeline(job: KusciaJob, times: Facts, now: float, *, exact: bool = False, said: tuple[Note, ...] = ()) -> Timeline:
-    """`said`: the notes."""
+def timeline(
+    job: KusciaJob,
+    times: Facts,
+    now: float,
+    *,
+    exact: bool = False,
+    notes: tuple[Note, ...] = (),
+    details: Mapping[tuple[str, str], Sequence[Bar]] | None = None,
+) -> Timeline:
+    """`details`: bars that belong to a party of a task, by alias and party."""
     state = job_state(job, ())
     known = {what: when for what, when in times.items() if when is not None}
     begin = known.get(Moment(CREATED), min(known.values(), default=now))
@@ -293,18 +303,22 @@ def timeline(job: KusciaJob, times: Facts, now: float, *, exact: bool = False, s
         if not spans:
             continue
         bars.append(Bar(task.alias, 1, spans))
+        placed = any(Moment(MADE, task.alias, party.domain) in times for party in task.parties)
         for party in dict.fromkeys(party.domain for party in task.parties):
             until = known.get(Moment(ENDED, task.alias), end)
             inner = _spans(known, task.alias, party, (MADE, RUNNING), _PARTY, until)
+            # Pods of a partner are never seen.
+            reported = Moment(MADE, task.alias, party) not in times
             if inner:
-                bars.append(Bar(party, 2, inner))
-            elif Moment(RUNNING, task.alias, party) in times or Moment(ENDED, task.alias, party) in times:
+                bars.append(Bar(party, 2, inner, reported))
+                bars += (details or {}).get((task.alias, party), ())
+            elif reported and placed:
                 bars.append(Bar(party, 2, _reported(known, task.alias, until), reported=True))
     last = max((bar.spans[-1].end for bar in bars if bar.spans), default=end)
     after = {task.alias: task.after for task in state.tasks}
     trace = trace_id(job.spec.initiator, job.metadata.name)
     whole = max(end, last)
-    return Timeline(state.name, state.phase, begin, whole, tuple(bars), exact, _chain(known, after), trace, said)
+    return Timeline(state.name, state.phase, begin, whole, tuple(bars), exact, _chain(known, after), trace, notes)
 
 
 def _reported(known: Mapping[Moment, float], task: str, end: float) -> tuple[TimelineSpan, ...]:

@@ -13,6 +13,8 @@ class CheckOutcome(StrEnum):
     WARNING = "warning"
     WRONG = "wrong"
     SKIPPED = "skipped"
+    UNKNOWN = "unknown"
+    """The other side does not tell: not a failure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,8 @@ _decoder = msgspec.json.Decoder(list[FamilyRecord])
 
 
 def metrics_socket(api: Path) -> Path:
-    """Beside the socket by which the child reaches the API."""
-    return api.with_suffix(".metrics")
+    """Beside the socket by which the child reaches the API; short, as the path of a socket has to be."""
+    return api.with_suffix(".stats")
 
 
 class ChildMetricsServer:
@@ -95,8 +95,8 @@ class ChildMetricsSource:
         try:
             async with asyncio.timeout(_LAST_CALL_SECONDS):
                 await self.families()
-        except TimeoutError:
-            _log.debug("What a child counted is lost: it did not answer", child=self.name)
+        except OSError as problem:  # a time-out, too
+            _log.debug("What a child counted is lost: it did not answer", child=self.name, error=problem)
 
     async def _ask(self) -> list[FamilyRecord]:
         response = await self._pool.request("GET", "/metrics", {"Host": "child"})

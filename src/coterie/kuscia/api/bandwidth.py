@@ -11,8 +11,9 @@ capacity is rounded down, a request up.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 MBIT: Final = 1_000_000
 MOST_BITS: Final = 10**15
@@ -86,6 +87,15 @@ def bits_text(bits: int) -> str:
         if bits >= factor:
             return f"{bits / factor:.4g} {unit}"
     return f"{bits} bit/s"
+
+
+def limited_party(party: Mapping[str, Any], domain: str, destination: str, kib: int) -> dict[str, Any]:
+    """The party of a KusciaTask with another limit to the destination, 0 for none; other domains' parties stay as they are."""
+    if party.get("domainID") != domain:
+        return dict(party)
+    others = [each for each in party.get("bandwidthLimits") or () if each.get("destinationID") != destination]
+    new = [{"destinationID": destination, "limitKBps": kib}] if kib else []
+    return {**party, "bandwidthLimits": [*others, *new]}
 
 
 def larger(reserved: int, used: int, tolerance: float = 0.05) -> int:

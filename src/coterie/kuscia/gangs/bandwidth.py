@@ -197,9 +197,15 @@ def shortage_text(state: BandwidthState, short: LinkShortage) -> str:
         return f"{name} has {bits_text(short.capacity)} and the task requests {bits_text(short.wanted)}: it can never start"
     expected = state.expected(short.claims, short.taken + short.wanted - short.capacity)
     return (
-        f"{name} has {bits_text(short.capacity)}, {bits_text(short.taken)} of it are taken "
+        f"{name} has {bits_text(short.capacity)}, {bits_text(coarse(short.taken))} of it are taken "
         f"and the task requests {bits_text(short.wanted)}; {expected}"
     )
+
+
+def coarse(bits: int) -> int:
+    """Two digits: a message does not change with each measurement."""
+    digits = len(str(bits)) - 2
+    return round(bits, -digits) if digits > 0 else bits
 
 
 def duration_text(seconds: float) -> str:

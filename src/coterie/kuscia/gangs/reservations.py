@@ -248,8 +248,10 @@ class GangReservations:
         return gang.task is not None and self._assigned(gang) >= gang.task.min_reserved
 
     def _refuse(self, gang: Gang, waiting: Iterable[PodFacts], why: str) -> None:
+        # Between two attempts to reserve it still waits for what it lacked in the last one.
+        reason = INSUFFICIENT if gang.waiting_message else UNSCHEDULABLE_REASON
         for pod in waiting:
-            self._state.report(pod, UNSCHEDULABLE_REASON, why)
+            self._state.report(pod, reason, why)
         self._state.queue.wait(gang.id, UnschedulableCause.GANG, self._state.now())
 
     def _report_failures(self, gang: Gang, found: GangPlan, of: int, needed: int) -> None:

@@ -28,7 +28,7 @@ _LINE = re.compile(
 )
 
 
-class AccessLine(NamedTuple):
+class LoggedCall(NamedTuple):
     begin: int
     """Nanoseconds since 1970."""
     end: int
@@ -40,7 +40,7 @@ class AccessLine(NamedTuple):
     """What the caller sent as `traceparent`."""
 
 
-def parse_line(line: str) -> AccessLine | None:
+def parse_line(line: str) -> LoggedCall | None:
     found = _LINE.match(line)
     if found is None:
         return None
@@ -48,7 +48,7 @@ def parse_line(line: str) -> AccessLine | None:
         begin = int(parse_rfc3339(found[1]).timestamp() * _SECOND)
     except ValueError:
         return None
-    return AccessLine(
+    return LoggedCall(
         begin=begin,
         end=begin + int(found[6]) * _MILLISECOND,
         source=found[2],

@@ -71,7 +71,7 @@ def clusters(inputs: SnapshotInputs) -> tuple[list[Json], list[SnapshotProblem]]
     if inputs.crypt is not None:
         found.append(crypt.cluster(inputs.crypt))
     if inputs.diagnose is not None:
-        http2 = {"explicit_http_config": {"http2_protocol_options": {}}}
+        http2: Json = {"explicit_http_config": {"http2_protocol_options": {}}}
         found.append(cluster(DIAGNOSE, [inputs.diagnose.http], _LOCAL_CONNECT_SECONDS, {}))
         found.append(cluster(DIAGNOSE_GRPC, [inputs.diagnose.grpc], _LOCAL_CONNECT_SECONDS, http2))
     problems: list[SnapshotProblem] = []

@@ -24,22 +24,22 @@ K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredUsage:
+class MeasuredBandwidth:
     tasks: tuple[TaskLinkUsage, ...] = ()
     links: tuple[LinkUsage, ...] = ()
 
 
 class LinkMeter:
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """No task runs: the next sample is a first one."""
         self._last: BandwidthCounters | None = None
         self._totals: dict[TaskLink, ByteCount] = {}
         self._task_rates: dict[TaskLink, deque[tuple[float, ByteCount]]] = {}
         self._link_rates: dict[str, deque[tuple[float, ByteCount]]] = {}
         self._at: float | None = None
-
-    def reset(self) -> None:
-        """No task runs: the next sample is a first one."""
-        self.__init__()  # type: ignore[misc]
 
     def observe(
         self,
@@ -48,7 +48,7 @@ class LinkMeter:
         links: Iterable[TaskLink],
         limits: Iterable[TaskBandwidthLimit],
         stamp: str,
-    ) -> MeasuredUsage:
+    ) -> MeasuredBandwidth:
         """`at`: monotonic seconds. `links`: of the tasks that run; others are forgotten."""
         running = tuple(links)
         before, since = self._last, self._at
@@ -78,7 +78,7 @@ class LinkMeter:
             self._task_rates.pop(gone, None)
         for lost in self._link_rates.keys() - peers:
             del self._link_rates[lost]
-        return MeasuredUsage(
+        return MeasuredBandwidth(
             tuple(
                 TaskLinkUsage(
                     task=link.task,
@@ -103,16 +103,19 @@ class LinkMeter:
         )
 
 
-def noticeable(old: MeasuredUsage, new: MeasuredUsage) -> bool:
+def noticeable(old: MeasuredBandwidth, new: MeasuredBandwidth) -> bool:
     """Whether the difference is worth a write: another task or limit, or a rate that moved by more than 5 % and 100 kbit/s."""
     if [(u.task, u.peer, u.limit_bits_per_second) for u in old.tasks] != [
         (u.task, u.peer, u.limit_bits_per_second) for u in new.tasks
     ] or [u.peer for u in old.links] != [u.peer for u in new.links]:
         return True
     rates: list[tuple[int, int]] = []
-    for one, other in zip((*old.tasks, *old.links), (*new.tasks, *new.links), strict=True):
-        rates.append((one.sent_bits_per_second, other.sent_bits_per_second))
-        rates.append((one.received_bits_per_second, other.received_bits_per_second))
+    for task, task_now in zip(old.tasks, new.tasks, strict=True):
+        rates.append((task.sent_bits_per_second, task_now.sent_bits_per_second))
+        rates.append((task.received_bits_per_second, task_now.received_bits_per_second))
+    for link, link_now in zip(old.links, new.links, strict=True):
+        rates.append((link.sent_bits_per_second, link_now.sent_bits_per_second))
+        rates.append((link.received_bits_per_second, link_now.received_bits_per_second))
     return any(
         abs(was - now) > max(_NOTICEABLE_BITS, _NOTICEABLE_SHARE * max(was, now)) or (was > 0) != (now > 0)
         for was, now in rates

@@ -161,10 +161,6 @@ class SnapshotSource:
         """Whether time alone has changed what Envoy should know."""
         return self._memory.until is not None and self._clock.now() > self._memory.until
 
-    def configured(self) -> SnapshotInputs | None:
-        """What Envoy took last."""
-        return self._last
-
     def world(self) -> GatewayObjects:
         """What is there now, without tokens and credentials."""
         return self._watching.world()

@@ -22,14 +22,14 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import GATEWAYS
 from coterie.kuscia.gateway.admin import AdminError
-from coterie.kuscia.gateway.link_meter import LinkMeter, MeasuredUsage, noticeable
+from coterie.kuscia.gateway.link_meter import LinkMeter, MeasuredBandwidth, noticeable
 from coterie.kuscia.gateway.model import SnapshotInputs
 from coterie.kuscia.gateway.task_bandwidth import STATS_FILTER, read_counters
 
 EVERY = 2.0
 REFRESH = 15.0
 _PLAIN = GATEWAYS.as_dynamic
-_NOTHING = MeasuredUsage()
+_NOTHING = MeasuredBandwidth()
 
 
 class EnvoyStats(Protocol):
@@ -62,7 +62,7 @@ class UsageMonitor:
         self._running = running
         self._clock = clock
         self._meter = LinkMeter()
-        self._written: MeasuredUsage | None = None
+        self._written: MeasuredBandwidth | None = None
         """None: an earlier life may have left something there."""
         self._written_at = 0.0
         self._log = logger("gateway.usage").bind(domain=domain, gateway=instance)
@@ -95,7 +95,7 @@ class UsageMonitor:
         if self._written is None or due or noticeable(self._written, found):
             await self._write(found)
 
-    async def _write(self, usage: MeasuredUsage) -> bool:
+    async def _write(self, usage: MeasuredBandwidth) -> bool:
         status: Object = {"usage": msgspec.to_builtins(usage.tasks), "links": msgspec.to_builtins(usage.links)}
         try:
             await self._client.patch_status(_PLAIN, self._instance, self._domain, {"status": status})

@@ -192,7 +192,14 @@ def _response(domain: Domain, *, tokens: bool = True) -> Object:
         "role": spec.role,
         "cert": spec.cert,
         "node_statuses": [
-            {"name": node.name, "status": node.status, "version": node.version, **_times(node)}
+            {
+                "name": node.name,
+                "status": node.status,
+                "version": node.version,
+                "bandwidth_bits": node.bandwidth_bits or 0,
+                "bandwidth_allocatable_bits": node.bandwidth_allocatable_bits or 0,
+                **_times(node),
+            }
             for node in status.node_statuses or ()
         ],
         "deploy_token_statuses": [

@@ -14,6 +14,7 @@ from coterie.kube.api.meta import Object, is_true
 from coterie.kube.api.names import Faults, dns_label_faults, label_value_faults, qualified_name_faults
 from coterie.kube.api.types.pods import ResourceRequirements
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.bandwidth import bandwidth_problem, mbit_up, parse_bits
 from coterie.kuscia.api.jobs.commands import carried_out, stage_version
 from coterie.kuscia.api.jobs.conditions import STALLED
 from coterie.kuscia.api.jobs.phases import JOB_ENDED, JOB_FINAL
@@ -57,6 +58,7 @@ _TIMES = (
 _REQUEST_FIELDS = {
     "appImage": "app_image",
     "bandwidthLimits": "bandwidth_limits",
+    "bandwidthRequest": "bandwidth_request",
     "destinationID": "destination_id",
     "domainID": "domain_id",
     "limitKBps": "limit_kbps",
@@ -84,10 +86,16 @@ def job_object(request: Any) -> Object:
         "maxParallelism": max(1, request.max_parallelism),
         "tasks": [_task(f"tasks[{place}]", task) for place, task in enumerate(request.tasks)],
     }
+    if request.bandwidth_request:
+        spec["bandwidthRequest"] = request.bandwidth_request
     for problem in job_problems(request.job_id, msgspec.convert(spec, KusciaJobSpec)):
         raise invalid(request_field(problem.field), problem.text)
     resource = KUSCIA_JOBS.resource
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
+
+
+def spec_of(job: Object) -> KusciaJobSpec:
+    return msgspec.convert(job["spec"], KusciaJobSpec)
 
 
 def named(field: str, value: str) -> str:
@@ -113,6 +121,8 @@ def _task(path: str, task: Any) -> Object:
     }
     if task.task_id:
         out["taskID"] = task.task_id
+    if task.bandwidth_request:
+        out["bandwidthRequest"] = task.bandwidth_request
     if task.dependencies:
         out["dependencies"] = list(task.dependencies)
     if task.tolerable:
@@ -139,7 +149,7 @@ def _party(path: str, party: Any) -> Object:
     if party.role:
         out["role"] = party.role
     amounts = {
-        resource: amount(f"{path}.resources.{field}", text)
+        resource: (bandwidth if field == "bandwidth" else amount)(f"{path}.resources.{field}", text)
         for field, resource in _RESOURCES
         if (text := getattr(party.resources, field))
     }
@@ -156,6 +166,13 @@ def amount(field: str, text: str) -> str:
     if problem := quantity_problem(text, zero=False):
         raise invalid(field, problem)
     return text
+
+
+def bandwidth(field: str, text: str) -> str:
+    """The text of a field that must hold a bandwidth, as the whole Mbit/s of `kuscia.io/bandwidth`."""
+    if problem := bandwidth_problem(text):
+        raise invalid(field, problem)
+    return str(mbit_up(parse_bits(text)))
 
 
 def request_field(path: str) -> str:
@@ -191,6 +208,7 @@ def job_data(job: KusciaJob, tasks: Iterable[KusciaTask]) -> Object:
         "job_id": job.metadata.name,
         "initiator": job.spec.initiator,
         "max_parallelism": job.spec.max_parallelism,
+        "bandwidth_request": job.spec.bandwidth_request,
         "tasks": [_task_config(template) for template in job.spec.tasks],
         "status": _detail(job, tasks),
         "custom_fields": {
@@ -216,6 +234,7 @@ def _task_config(template: TaskTemplate) -> Object:
         "task_input_config": template.task_input_config,
         "priority": template.priority,
         "tolerable": template.tolerable,
+        "bandwidth_request": template.bandwidth_request,
     }
     if template.schedule_config is not None:
         out["schedule_config"] = _shown_schedule(template.schedule_config)

@@ -36,7 +36,7 @@ from coterie.kuscia.api.types.job import (
     KusciaJob,
     KusciaTask,
 )
-from coterie.kuscia.kusciaapi import job_messages
+from coterie.kuscia.kusciaapi import bandwidth, job_messages
 from coterie.kuscia.kusciaapi.authorization import ApiCaller
 from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused, invalid
 from coterie.kuscia.kusciaapi.job_messages import named
@@ -56,6 +56,7 @@ async def create(here: OperationContext, caller: ApiCaller, request: Any) -> Obj
         raise CallRefused(ApiErrorCode.PERMISSION, f"domain {caller.domain} may only create jobs that it initiates")
     if here.mode is Mode.AUTONOMY and request.initiator != here.domain:
         raise invalid("initiator", f"must be {here.domain}, the domain of this node")
+    await bandwidth.refuse_unmet(here, job)
     try:
         await here.client.create(KUSCIA_JOBS.as_dynamic, job)
     except AlreadyExists as problem:

@@ -62,9 +62,17 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "CancelJobRequest": ("job_id",),
     "DeleteJobRequest": ("job_id",),
     "ApproveJobRequest": ("job_id", "result"),
+    "QueryBandwidthRequest": ("domain_id",),
+    "SetBandwidthCapacityRequest": ("domain_id",),
+    "SetBandwidthLimitRequest": ("job_id", "domain_id", "destination_id"),
     "QueryLogRequest": ("task_id",),
     "QueryPodNodeRequest": ("task_id",),
     "SearchLogRequest": ("job_id",),
+    "AskPartnerLogRequest": ("domain_id", "owner_id", "job_id", "reason"),
+    "QueryPartnerLogRequest": ("domain_id", "request_id"),
+    "ListPartnerLogRequest": ("domain_id",),
+    "ReviewPartnerLogRequest": ("domain_id", "request_id", "decision"),
+    "DeletePartnerLogRequest": ("domain_id", "request_id"),
     "CreateDomainDataRequest": ("domain_id", "type", "relative_uri"),
     "UpdateDomainDataRequest": ("domain_id", "domaindata_id"),
     "DeleteDomainDataRequest": ("domain_id", "domaindata_id"),
@@ -113,6 +121,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
 """Fields without which a request is refused (11100), by message."""
 EITHER: dict[str, tuple[str, ...]] = {
     "CreateDomainRouteRequest": ("endpoint", "transit"),
+    "SetBandwidthCapacityRequest": ("node_name", "peer_id"),
     "CreateDomainDataSourceRequest": ("info", "info_key"),
 }
 """Fields of which one is required."""

@@ -34,13 +34,18 @@ _BELOW = rf"/namespaces/{_NAME}"
 _ONE = rf"(?P<one>/{_NAME})"
 _KEPT = (
     rf"{_KUSCIA}/(domains|clusterdomainroutes|appimages){_ONE}?",
-    rf"{_KUSCIA}{_BELOW}/(kusciajobs|kusciadeployments|domaindatas|domaindatasources|domaindatagrants){_ONE}?",
+    rf"{_KUSCIA}{_BELOW}/(kusciajobs|kusciadeployments|domaindatas|domaindatasources|domaindatagrants|logrequests){_ONE}?",
     rf"{_KUSCIA}{_BELOW}/kusciajobs{_ONE}/status",
 )
 """What the operations write."""
 _RECORD = rf"{_KUSCIA}{_BELOW}/domaindatarecords/{_NAME}"
 """Read, and removed together with the data; the data mesh writes them."""
+_NODE = rf"{_CORE}/nodes/{_NAME}"
+_TASK = rf"{_KUSCIA}{_BELOW}/kusciatasks/{_NAME}"
+"""Read and patched: a node's annotation with its bandwidth, a running task's limits."""
 _SEEN = (
+    rf"{_CORE}/nodes",
+    rf"{_KUSCIA}{_BELOW}/(gateways|domainroutes|taskresources)",
     rf"{_KUSCIA}{_BELOW}/kusciatasks(/{_NAME})?",
     rf"/apis/apps/v1{_BELOW}/deployments/{_NAME}",
     rf"{_CORE}/nodes/{_NAME}",
@@ -57,6 +62,8 @@ def allowed(method: str, path: str, query: str, domain: str) -> bool:
             return method != "DELETE" or found["one"] is not None
     if re.fullmatch(_RECORD, path):
         return method in ("GET", "DELETE")
+    if re.fullmatch(_NODE, path) or re.fullmatch(_TASK, path):
+        return method in ("GET", "PATCH")
     maps = f"{_CORE}/namespaces/{domain}/configmaps"
     if path in (maps, f"{maps}/{DOMAIN_CONFIG}"):
         return method == "POST" if path == maps else method in ("GET", "PATCH")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coterie.kuscia.kusciaapi import (
     appimages,
+    bandwidth,
     certificates,
     configs,
     datasources,
@@ -14,6 +15,7 @@ from coterie.kuscia.kusciaapi import (
     jobs,
     log_search,
     logs,
+    partner_logs,
     routes,
     servings,
 )
@@ -28,11 +30,13 @@ OPERATIONS: tuple[ApiOperation, ...] = (
     *jobs.OPERATIONS,
     *logs.OPERATIONS,
     *log_search.OPERATIONS,
+    *partner_logs.OPERATIONS,
     *domaindata.OPERATIONS,
     *datasources.OPERATIONS,
     *grants.OPERATIONS,
     *appimages.OPERATIONS,
     *servings.OPERATIONS,
+    *bandwidth.OPERATIONS,
 )
 
 CONF_MANAGER: tuple[ApiOperation, ...] = certificates.CONFMANAGER_OPERATIONS

@@ -207,7 +207,7 @@ def gateway_parts(
         version=__version__,
         clock=clock,
     )
-    usage = UsageMonitor(client, domain, instance, envoy.admin, feed.configured, feed.tasks_running, clock=clock)
+    usage = UsageMonitor(client, domain, instance, envoy.admin, lambda: feed.inputs, feed.tasks_running, clock=clock)
     shaking = negotiator.make(client, informers, identity, instance, caller, events=events, clock=clock)
     first: list[Runnable] = [
         events,

@@ -14,12 +14,13 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from coterie import __version__
 from coterie.base.clock import Clock
 from coterie.base.exposition import Family, labels
 from coterie.base.files import private_directory
+from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
 from coterie.base.trace import RING, TraceRing, Value
@@ -34,8 +35,13 @@ from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.config.settings import TraceExportConfig
 from coterie.node.parts.context import NodeContext
-from coterie.node.trace_export import SpanExporter, read_headers, tls_context
 from coterie.node.trace_file import TRACE_FILE, TraceFile
+
+if TYPE_CHECKING:
+    from coterie.node import trace_export
+else:
+    # With its HTTP client, which a node without a collector does not need.
+    trace_export = lazy_import("coterie.node.trace_export")
 
 PERIOD = 1.0
 _LOGS_LATE = 15.0
@@ -91,18 +97,18 @@ def _resource(settings: NodeSettings) -> Mapping[str, Value]:
     }
 
 
-def _exporter(wanted: TraceExportConfig, resource: Mapping[str, Value], clock: Clock) -> SpanExporter:
+def _exporter(wanted: TraceExportConfig, resource: Mapping[str, Value], clock: Clock) -> trace_export.SpanExporter:
     try:
-        headers = read_headers(Path(wanted.headers_file).expanduser()) if wanted.headers_file else {}
+        headers = trace_export.read_headers(Path(wanted.headers_file).expanduser()) if wanted.headers_file else {}
     except (OSError, ValueError) as problem:
         raise ConfigError(f"traces.otlp.headersFile: {wanted.headers_file} cannot be used ({problem})") from problem
     tls = None
     if wanted.endpoint.startswith("https:"):
         try:
-            tls = tls_context(wanted.ca_file, wanted.certificate_file, wanted.key_file)
+            tls = trace_export.tls_context(wanted.ca_file, wanted.certificate_file, wanted.key_file)
         except OSError as problem:
             raise ConfigError(f"traces.otlp: the certificates cannot be used ({problem})") from problem
-    return SpanExporter(
+    return trace_export.SpanExporter(
         RING, wanted.endpoint, resource, __version__, clock, headers=headers, tls=tls, timeout=wanted.timeout_seconds
     )
 
@@ -119,7 +125,7 @@ class Traces:
         clock: Clock,
         *,
         file: TraceFile | None = None,
-        exporter: SpanExporter | None = None,
+        exporter: trace_export.SpanExporter | None = None,
         access_logs: AccessLogs | None = None,
     ) -> None:
         self.ready = asyncio.Event()

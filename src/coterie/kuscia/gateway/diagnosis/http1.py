@@ -45,7 +45,7 @@ class IncomingCall:
                 pass
             return
         length = self.headers.get("content-length", "0")
-        if not length.isdigit():
+        if not (length.isascii() and length.isdigit()):
             raise MalformedCall("the length of the body is no number")
         async for piece in self._exactly(int(length)):
             yield piece

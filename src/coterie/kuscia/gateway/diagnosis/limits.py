@@ -15,7 +15,7 @@ from coterie.base.rate_limited_log import RateLimit, TokenBucket
 _PARTNERS = 1_000
 _NUMBERS = 8
 _NUMBER_SECONDS = 300.0
-_CALLS, _BYTES, _PROBES = RateLimit(200, 2), RateLimit(256 << 20, 1 << 20), RateLimit(20, 0.1)
+_CALLS, _BYTES, _PROBES = RateLimit(200, 2), RateLimit(256 << 20, 1 << 20), RateLimit(30, 1 / 30)
 
 
 @dataclass(frozen=True, slots=True)

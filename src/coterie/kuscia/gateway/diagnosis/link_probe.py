@@ -39,6 +39,7 @@ _SLOW_SECONDS = 5.0
 """A body that would take longer than this is not tried."""
 _UPLOAD_SECONDS = 20.0
 _PIECE = 64 << 10
+_LONGEST_ANSWER = 256 << 10
 _FIRST_RATE = 256 << 10
 """Bytes after which the rate is measured: the beginning of a connection is slow."""
 _Decoded = TypeVar("_Decoded")
@@ -59,6 +60,7 @@ class PartnerLinkProbe:
     def __init__(self, gateway: Path, source: str, destination: str) -> None:
         """`gateway`: the socket at which the node of `source` calls its own gateway."""
         self._gateway = gateway
+        self._source, self._destination = source, destination
         self._host = f"{messages.SERVICE}.{destination}.svc"
         self._headers = {"Host": self._host, SOURCE: source}
         self._session = aiohttp.ClientSession(
@@ -89,17 +91,18 @@ class PartnerLinkProbe:
     async def reverse(self, plan: ProbePlan) -> LinkReport | None:
         """The link from the destination to the source, as the destination measures it. None: it does not."""
         body = msgspec.json.encode(messages.ReverseRequest(plan))
-        return await self._measured_there(messages.REVERSE, body, plan)
+        answer = await self._measured_there(messages.REVERSE, body, plan)
+        return answer.report if answer is not None else None
 
-    async def pair(self, third: str, number: str, plan: ProbePlan) -> LinkReport | None:
-        """The link from the destination to a third domain."""
+    async def pair(self, third: str, number: str, plan: ProbePlan) -> messages.ReverseAnswer | None:
+        """The link from the destination to a third domain. None: it does not answer; without a report: the third domain did
+        not confirm the number, because it was not reached or was not told."""
         body = msgspec.json.encode(messages.PairRequest(third, number, plan))
         return await self._measured_there(messages.PAIR, body, plan)
 
-    async def _measured_there(self, path: str, body: bytes, plan: ProbePlan) -> LinkReport | None:
+    async def _measured_there(self, path: str, body: bytes, plan: ProbePlan) -> messages.ReverseAnswer | None:
         found = await self.call("POST", path, body, limit=100 + plan.idle_seconds)
-        answer = _decoded(found, messages.ReverseAnswer)
-        return answer.report if answer is not None else None
+        return _decoded(found, messages.ReverseAnswer)
 
     async def call(
         self, method: str, path: str, body: bytes | None = None, limit: float = _CALL_SECONDS
@@ -110,7 +113,7 @@ class PartnerLinkProbe:
                 async with self._session.request(
                     method, path, headers=self._headers, data=BytesIO(body) if body else None
                 ) as answer:
-                    content = await answer.read()
+                    content = await _bounded(answer)
         except _FAILURES as error:
             return CallOutcome(0, problem=_reason(error), seconds=time.monotonic() - began)
         problem = answer.headers.get(ERROR, "")
@@ -149,12 +152,17 @@ class PartnerLinkProbe:
                 protocol=answer.protocol,
                 fingerprint=answer.fingerprint,
             )
+        if hello.status == 404 and f"<{self._source}/" in hello.problem:
+            return LinkReport(status=404, problem=hello.problem)  # our own gateway knows no way there
         if hello.status == 404:
             healthy = await self.call("GET", messages.HEALTHY)
             if healthy.status == 200:
                 return LinkReport(reached=True, endpoint="kuscia", status=200)
         # 403 comes from behind the authentication of the destination's gateway; 404 from an endpoint or a Kuscia gateway.
-        return LinkReport(reached=hello.status in (403, 404, 429), status=hello.status, problem=hello.problem)
+        # A 503 that the destination's gateway has made has passed the link too: the endpoint behind it is down.
+        its_own = hello.status == 503 and f"<{self._destination}/" in hello.problem
+        reached = hello.status in (403, 404, 429) or its_own
+        return LinkReport(reached=reached, status=hello.status, problem=hello.problem)
 
     async def _round_trips(self, report: LinkReport) -> dict[str, Any]:
         path = messages.HELLO if report.endpoint == "coterie" else messages.HEALTHY
@@ -176,7 +184,9 @@ class PartnerLinkProbe:
         """A call with a stream in both directions, as gRPC engines make them."""
         options = [("grpc.default_authority", self._host), ("grpc.enable_retries", 0)]
         async with grpc.aio.insecure_channel(f"unix:{self._gateway}", options=options) as channel:
-            call = channel.stream_stream(messages.GRPC_METHOD)(timeout=_CALL_SECONDS)
+            call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(messages.GRPC_METHOD)(
+                timeout=_CALL_SECONDS
+            )
             try:
                 await call.write(b"one")
                 answered = asyncio.ensure_future(call.read())
@@ -269,7 +279,8 @@ class PartnerLinkProbe:
                     break
         except _FAILURES:
             pass  # what came until then counts
-        if since and last > since and got > measured:
+        # The slow beginning of a connection matters only where all is over soon; later bursts of proxies matter more.
+        if since and last > since and got > measured and last - began < 1.0:
             return {"received_bits_per_second": (got - measured) * 8 / (last - since)}
         if got and last > began:
             return {"received_bits_per_second": got * 8 / (last - began)}
@@ -292,6 +303,16 @@ def _decoded(found: CallOutcome, kind: type[_Decoded]) -> _Decoded | None:
         return msgspec.json.decode(found.body, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError):
         return None
+
+
+async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
+    """Of an answer that the partner may make as long as it likes."""
+    content = bytearray()
+    async for piece in answer.content.iter_any():
+        content += piece
+        if len(content) > _LONGEST_ANSWER:
+            raise aiohttp.ClientPayloadError("the answer is too long")
+    return bytes(content)
 
 
 def _refusal(found: CallOutcome) -> str:

@@ -21,9 +21,10 @@ from coterie.base.protobuf_wire import LENGTH, ProtobufError, bytes_field, encod
 from coterie.kuscia.gateway.names import DIAGNOSE_SERVICE
 
 SERVICE = DIAGNOSE_SERVICE
-_KUSCIA = "/diagnose/v1/network"
+PREFIX = "/diagnose/v1/"
+_KUSCIA = f"{PREFIX}network"
 HEALTHY, MOCK = f"{_KUSCIA}/healthy", f"{_KUSCIA}/mock"
-_OWN = "/diagnose/v1/coterie"
+_OWN = f"{PREFIX}coterie"
 HELLO, UPLOAD, FACTS, REVERSE = f"{_OWN}/hello", f"{_OWN}/upload", f"{_OWN}/facts", f"{_OWN}/reverse"
 ANNOUNCE, CONFIRM, PAIR = f"{_OWN}/announce", f"{_OWN}/confirm", f"{_OWN}/pair"
 GRPC_METHOD = "/coterie.Diagnose/Echo"

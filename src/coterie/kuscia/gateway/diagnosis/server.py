@@ -129,7 +129,9 @@ class DiagnosticServer:
 
     async def _answer(self, call: IncomingCall) -> None:
         partner = call.headers.get(ORIGIN) or call.headers.get(SOURCE) or ""
-        handler = self._handlers.get((call.method, call.path.rstrip("/")))
+        # A proxy in front may leave a prefix on the path.
+        path = call.path[max(0, call.path.rfind(messages.PREFIX)) :].rstrip("/")
+        handler = self._handlers.get((call.method, path))
         if not messages.is_domain(partner) or partner == self._domain:
             await call.answer(403, b'{"message":"only partners may diagnose"}')
         elif handler is None:

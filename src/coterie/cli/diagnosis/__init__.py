@@ -1,0 +1,1 @@
+"""`coterie diagnose`: links between parties, access logs of gateways, a bundle for support."""
