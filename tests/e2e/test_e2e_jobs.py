@@ -309,11 +309,15 @@ def test_a_rejection_ends_the_job(net: Net, puppets: Puppets, name: str) -> None
 # Resources.
 
 
-@pytest.mark.parametrize(("resource", "all_of_it"), [("cpu", "3"), ("kuscia.io/bandwidth", "90")])
+@pytest.mark.parametrize(
+    ("resource", "all_of_it", "public"),
+    [("cpu", "3", "no free CPU"), ("kuscia.io/bandwidth", "90", "not enough free bandwidth")],
+)
 def test_a_party_without_room_waits_and_says_so(
-    net: Net, puppets: Puppets, name: str, resource: str, all_of_it: str
+    net: Net, puppets: Puppets, name: str, resource: str, all_of_it: str, public: str
 ) -> None:
-    """Bob has no room for a second engine of this size. The job goes on when the first one ends."""
+    """Bob has no room for a second engine of this size. The job goes on when the first one ends. A partner learns what kind
+    of room, and nothing of bob's nodes."""
     first, second = f"{name}-first", f"{name}-second"
     greedy = {"domainID": "bob", "resources": {kind: {resource: all_of_it} for kind in ("requests", "limits")}}
     puppets.hold(first)
@@ -327,8 +331,10 @@ def test_a_party_without_room_waits_and_says_so(
         return found["status"].get("message", "") if found else ""
 
     for domain in AB:
-        message = until(f"{domain} says why", lambda d=domain: f"nsufficient {resource}" in reason(d) and reason(d))
-        assert "party bob" in message
+        told = public if net.topology == "p2p" and domain == "alice" else f"nsufficient {resource}"
+        message = until(f"{domain} says why", lambda d=domain, words=told: words in reason(d) and reason(d))
+        assert "Waiting for party bob" in message and "(since 20" in message
+        assert ("nodes are available" in message) is (told != public)
         assert net.at(domain).tasks(second)["a"]["status"]["phase"] == "Pending"
     assert puppets.starts(second) == []
     puppets.release(first)

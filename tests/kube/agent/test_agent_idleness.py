@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def test_devices_are_summed_up_without_loopback() -> None:
     )
     assert device_bytes(text) == 123
     assert network_bytes(os.getpid()) is None, "our own network is everybody's"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a network namespace")
+def test_traffic_of_another_network_namespace_is_read() -> None:
+    with subprocess.Popen(
+        ["unshare", "-n", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        child.stdout.readline()
+        assert network_bytes(child.pid) == 0
+        child.stdin.close()
+    assert network_bytes(child.pid) is None, "it is gone"
 
 
 async def test_an_idle_pod_is_written_once_and_a_busy_one_never(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ RULES = [
     ("bandwidth-over", {"bandwidth": 10}, asked(work(usage=Usage(bandwidth=amount("11")))), "bandwidth", "11 of bandwidth"),
     ("priority", {"priority": 5}, asked(work(priority=5)), "", ""),
     ("priority-over", {"priority": 5}, asked(work(priority=6)), "priority", "priority 6"),
+    ("retries", {"retries": 2}, asked(work(retries=2)), "", ""),
+    ("retries-over", {"retries": 2}, asked(work(retries=3)), "retries", "3 retries"),
     ("quota", {"quota": PartnerQuota(pods=2)}, asked(work(usage=Usage(pods=2))), "", ""),
     ("quota-over", {"quota": PartnerQuota(pods=2)}, asked(work(usage=Usage(pods=3))), "quota", "may have 2 pods"),
     ("hours", {"hours": ("Mon-Fri 08:00-18:00",)}, asked(), "", ""),

@@ -485,3 +485,11 @@ def test_traffic_of_its_links_keeps_a_party_from_being_idle(busy: bool, since: s
     made = tasks.plan(replace(view, link_activity=links))
     assert (made.status.party_task_status or ())[0].idle_since == since
     assert (made.after == tasks.LINKS_RECHECK) is busy, "nobody else says when the links fall silent"
+
+
+def test_a_party_that_holds_its_resources_is_not_blamed_for_another_without_room() -> None:
+    parties_ = _parties(alice={"phase": "Pending"}, bob={"phase": "Pending", "message": "no free CPU"})
+    view = _with_pod(task_view(conditions=MADE, party_task_status=parties_), _pod("Pending"))
+    message = tasks.plan(view).status.message
+    assert message.startswith("Waiting for party bob: no free CPU (since ") and "Ask bob" in message
+    assert "alice" not in message

@@ -435,12 +435,14 @@ def _pending_waiting(
     pending = [party for party in parties if party.phase in ("", TaskPhase.PENDING)]
     if not pending:
         return None
-    own = [party for party in pending if (party.domain_id, party.role) in details]
-    phrases = []
-    for party in pending:
-        detail = details.get((party.domain_id, party.role), party.message) or party.message
-        phrases.append(f"party {party.domain_id}: {detail or PLACING}")
-    who = ", ".join(dict.fromkeys(party.domain_id for party in pending))
+    reasons = {
+        (party.domain_id, party.role): details.get((party.domain_id, party.role)) or party.message for party in pending
+    }
+    # Parties without a reason of their own hold their resources and wait for those that have one.
+    late = [party for party in pending if reasons[party.domain_id, party.role]] or pending
+    own = [party for party in late if (party.domain_id, party.role) in details]
+    phrases = [f"party {party.domain_id}: {reasons[party.domain_id, party.role] or PLACING}" for party in late]
+    who = ", ".join(dict.fromkeys(party.domain_id for party in late))
     step = (
         RESOURCES_STEP.format(domain=", ".join(dict.fromkeys(party.domain_id for party in own)))
         if own
