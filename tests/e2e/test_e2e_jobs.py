@@ -344,6 +344,31 @@ def test_a_party_without_room_waits_and_says_so(
     assert len(puppets.starts(second)) == 2
 
 
+def test_gateways_measure_a_task_while_it_runs_and_follow_its_limit(net: Net, puppets: Puppets, name: str) -> None:
+    puppets.hold(name)
+    net.at("alice").submit(job(name, "alice", task("a", *AB), bandwidthRequest="10Mbps"))
+    puppets.until_started(name, 2)
+    plane = net.at("alice")
+    tasks = "/apis/kuscia.secretflow/v1alpha1/namespaces/cross-domain/kusciatasks"
+    found = plane.tasks(name)["a"]
+    task_id, parties = found["metadata"]["name"], found["spec"]["parties"]
+
+    def usage() -> dict[str, Any]:
+        gateways = plane.list("/apis/kuscia.secretflow/v1alpha1/namespaces/alice/gateways")
+        listed = [each for gateway in gateways for each in gateway.get("status", {}).get("usage") or ()]
+        return {each["peer"]: each for each in listed if each["task"] == task_id}
+
+    until("alice's gateway measures the task", lambda: "bob" in usage())
+    for party in parties:
+        if party["domainID"] == "alice":
+            party["bandwidthLimits"] = [{"destinationID": "bob", "limitKBps": 1000}]
+    plane.merge(f"{tasks}/{task_id}", {"spec": {"parties": parties}})
+    until("the limit holds at the gateway", lambda: usage()["bob"].get("limitBitsPerSecond") == 8_192_000)
+    puppets.release(name)
+    succeeded(net, name, *AB)
+    until("nothing is measured any more", lambda: not usage())
+
+
 def test_jobs_that_need_each_others_nodes_do_not_wait_for_ever(net: Net, puppets: Puppets, name: str) -> None:
     """Each takes more than half of both nodes, so only one can run at a time; begun from both ends at once."""
     big = [{"domainID": each, "resources": {"requests": {"cpu": "3"}}} for each in AB]

@@ -31,6 +31,7 @@ class AsyncConnection:
         self.config = resources.Config(wire)
         self.certificates = resources.Certificates(wire)
         self.logs = resources.Logs(wire)
+        self.bandwidth = resources.Bandwidth(wire)
         self.health = resources.Health(wire)
 
     async def close(self) -> None:
@@ -132,6 +133,12 @@ class Certificates(SyncResourceClient):
     generate = blocking(resources.Certificates.generate)
 
 
+class Bandwidth(SyncResourceClient):
+    get = blocking(resources.Bandwidth.get)
+    set_capacity = blocking(resources.Bandwidth.set_capacity)
+    limit = blocking(resources.Bandwidth.limit)
+
+
 class Logs(SyncResourceClient):
     read = iterating(resources.Logs.read)
     search = blocking(resources.Logs.search)
@@ -165,6 +172,7 @@ class Connection:
         self.config = Config(background, under.config)
         self.certificates = Certificates(background, under.certificates)
         self.logs = Logs(background, under.logs)
+        self.bandwidth = Bandwidth(background, under.bandwidth)
         self.health = Health(background, under.health)
 
     def close(self) -> None:

@@ -97,6 +97,8 @@ class Task:
     priority: int = 0
     schedule_config: Schedule | None = None
     tolerable: bool = False
+    bandwidth_request: str = ""
+    """What each party needs on its nodes and on the link to each other party: `100Mbps`."""
 
     @classmethod
     def of(
@@ -497,6 +499,48 @@ class KeyAndCertificates:
 
     key: str = field(repr=False)
     cert_chain: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthOfNode:
+    """In bits per second, as everything about bandwidth."""
+
+    name: str = ""
+    total_bits: int = 0
+    allocatable_bits: int = 0
+    reserved_bits: int = 0
+    used_bits: int = 0
+    available_bits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthOfLink:
+    peer_id: str = ""
+    capacity_bits: int = 0
+    """0: nobody said one."""
+    reserved_bits: int = 0
+    sent_bits: int = 0
+    received_bits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthOfTask:
+    task_id: str = ""
+    peer_id: str = ""
+    reserved_bits: int = 0
+    sent_bits: int = 0
+    received_bits: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    limit_bits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthFigures:
+    domain_id: str = ""
+    nodes: tuple[BandwidthOfNode, ...] = ()
+    links: tuple[BandwidthOfLink, ...] = ()
+    tasks: tuple[BandwidthOfTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -446,6 +446,33 @@ class Certificates(ResourceClient):
         return models.KeyAndCertificates(_pem(answer["key"]), tuple(_pem(each) for each in answer["cert_chain"]))
 
 
+class Bandwidth(ResourceClient):
+    base = "/api/v1/bandwidth"
+
+    async def get(self, domain_id: str = "") -> models.BandwidthFigures:
+        """Capacity, reservations and measured use of nodes, links and running tasks."""
+        return read(models.BandwidthFigures, await self._ask("query", domain_id=self._own(domain_id)))
+
+    async def set_capacity(self, capacity: str, *, node_name: str = "", peer_id: str = "", domain_id: str = "") -> None:
+        """Of a node, or of the link to a peer: `100Mbps`; empty: as configured, and for links none."""
+        request = {"domain_id": self._own(domain_id), "node_name": node_name, "peer_id": peer_id, "capacity": capacity}
+        await self._ask("capacity/set", **request)
+
+    async def limit(
+        self, job_id: str, destination_id: str, limit_kbps: int, *, domain_id: str = "", tasks: Sequence[str] = ()
+    ) -> Sequence[str]:
+        """What running tasks of a job may send to a partner, in KiB a second, 0 for no limit. The ids of the tasks."""
+        answer = await self._ask(
+            "limit/set",
+            job_id=job_id,
+            domain_id=self._own(domain_id),
+            destination_id=destination_id,
+            limit_kbps=limit_kbps,
+            tasks=list(tasks),
+        )
+        return [str(each) for each in answer.get("task_ids") or ()]
+
+
 class Logs(ResourceClient):
     base = "/api/v1/log"
 
