@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from coterie.base.clock import rfc3339
+from coterie.base.redaction import Redactor
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.log_query import LogLine, LogPage, LogQuery
 from coterie.kuscia.api.log_requests import (
     MOST_BYTES,
+    MOST_LINES,
     MOST_PER_HOUR,
     RETENTION_SECONDS,
     RequesterLoad,
@@ -19,15 +24,18 @@ from coterie.kuscia.api.log_requests import (
     excerpt_of,
     load_fault,
     load_of,
+    readable_tasks,
     recorded,
     status_for_requester,
     status_from_owner,
+    tasks_of_job,
 )
 from coterie.kuscia.api.partner_policy import Verdict
 from coterie.kuscia.api.types.job import KusciaJob, KusciaTask
 from coterie.kuscia.api.types.log_request import LogExcerpt, LogRequest, LogRequestRecord, LogRequestStatus, Way
 from coterie.kuscia.api.types.partner_policy import PartnerPolicySpec
 from coterie.kuscia.controllers.logrequest import plan
+from coterie.kuscia.controllers.logrequest.excerpts import read_excerpt
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -158,8 +166,76 @@ def test_the_oldest_records_make_room() -> None:
         for number in range(plan.MOST_RECORDS + 3)
     ]
     waiting = a_request(status=LogRequestStatus(phase="AwaitingApproval"))
-    gone = plan.surplus([waiting, *reversed(records)])
-    assert gone == tuple(records[:3])
+    automatic = a_request(status=LogRequestStatus(phase="Withdrawn", decided_by="policy", end_time=rfc3339(NOW)))
+    gone = plan.surplus([automatic, waiting, *reversed(records)], NOW)
+    assert gone == tuple(records[:3]), "what counts for perDay stays"
+    assert automatic in plan.surplus([automatic, waiting, *reversed(records)], NOW + timedelta(days=2))
+
+
+def made_task(uid: str, *parties: str) -> KusciaTask:
+    """Of the job with that uid."""
+    body = {
+        "metadata": {"name": "t-1", "labels": {labels.KUSCIA_JOB_UID: uid}},
+        "spec": {
+            "initiator": "x",
+            "taskInputConfig": "",
+            "parties": [{"domainID": each, "appImageRef": "e"} for each in parties],
+        },
+    }
+    return msgspec.convert(body, KusciaTask)
+
+
+def test_ids_of_other_jobs_are_not_believed() -> None:
+    """Whoever begins a job chooses the ids of its tasks."""
+    job, spec = replace(a_job(), metadata=replace(a_job().metadata, uid="u1")), a_request().spec
+
+    for task, readable in (
+        (made_task("u1", "alice", "bob"), True),
+        (made_task("u2", "carol", "bob"), False),
+        (made_task("u2", "alice", "bob"), False),
+        (made_task("u1", "carol", "bob"), False),
+    ):
+        assert bool(readable_tasks(job, spec, tasks_of_job(job, [task]))) is readable
+    assert not tasks_of_job(a_job(), [made_task("", "alice", "bob")]), "a job without a uid has no tasks"
+
+
+async def test_a_guess_is_confirmed_by_nothing_that_is_counted() -> None:
+    """Neither the number of redactions nor the mark of more lines, of lines that are not shown."""
+    job = replace(a_job(), metadata=replace(a_job().metadata, uid="u1", creation_timestamp=rfc3339(NOW)))
+    queries: list[LogQuery] = []
+
+    class Logs:
+        async def query(self, query: LogQuery) -> LogPage:
+            queries.append(query)
+            texts = ("password=hunter2", "password=hunter2") if "hunter2" in query.grep else ()
+            return LogPage(tuple(LogLine("2026", "engine", "bob", "t-1", "p", each) for each in texts), "more")
+
+    own = tasks_of_job(job, [made_task("u1", "alice", "bob")])
+    right, wrong = [
+        await read_excerpt(Logs(), a_request(grep=guess, maxLines=1).spec, job, own, Redactor(), NOW, 0)
+        for guess in ("hunter2", "hunter3")
+    ]
+    assert right == wrong
+    assert queries[0].since == NOW, "lines from before the job are of another one"
+
+
+async def test_long_lines_are_not_held_without_limit() -> None:
+    job = replace(a_job(), metadata=replace(a_job().metadata, uid="u1"))
+
+    class Logs:
+        async def query(self, query: LogQuery) -> LogPage:
+            texts = [f"{number} x y " * 1024 for number in range(400)]
+            return LogPage(tuple(LogLine("2026", "engine", "bob", "t-1", "p", each) for each in texts), "more")
+
+    own = tasks_of_job(job, [made_task("u1", "alice", "bob")])
+    spec = a_request(maxLines=MOST_LINES).spec
+    tracemalloc.start()
+    try:
+        found = await read_excerpt(Logs(), spec, job, own, Redactor(), NOW, 0)
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+    assert found.truncated and len(found.text) <= MOST_BYTES
 
 
 WAYS = [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,7 +15,9 @@ import pytest
 from coterie.base.clock import VirtualClock
 from coterie.base.rate_limited_log import RateLimit
 from coterie.kuscia.gateway.diagnosis import messages
+from coterie.kuscia.gateway.diagnosis.grpc_echo import EchoCall
 from coterie.kuscia.gateway.diagnosis.limits import DiagnosticBudgets, DiagnosticLimits
+from coterie.kuscia.gateway.diagnosis.link_probe import PartnerLinkProbe
 from coterie.kuscia.gateway.diagnosis.messages import (
     FactsRequest,
     LinkReport,
@@ -207,3 +211,56 @@ async def test_kuscias_messages() -> None:
     assert asked.encode(b"x" * 3) == bytes.fromhex("08800810321801208004280732037878 78".replace(" ", ""))
     assert decode_mock(asked.encode(bytes(10_000))[:40]) == asked
     assert mock_head(300) == bytes.fromhex("0a0308c80112ac02")
+
+
+async def test_many_small_chunks_cost_as_much_as_large_ones(tmp_path: Path) -> None:
+    """One byte each and no pause between them would keep the node's only thread busy for half a minute."""
+    async with endpoint(tmp_path) as bob:
+        status, body = await bob.call("POST", messages.MOCK, MockRequest(1 << 40, 0, True, 1, 0).encode())
+        assert status == 200
+        assert 0 < body.count(b"1\r\n\0\r\n") < 100
+
+
+async def test_a_question_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
+    async with endpoint(tmp_path, replace(FEW, stream_seconds=0.2)) as bob:
+        for path in (messages.FACTS, messages.REVERSE, messages.ANNOUNCE, messages.PAIR):
+            reader, writer = await bob.open(f"POST {path}", "Content-Length: 10")
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+
+
+async def test_empty_grpc_messages_are_not_answered_without_end() -> None:
+    call = EchoCall(allowed=True)
+    answered = 0
+    with pytest.raises(ValueError, match="too long"):
+        for _ in range(10_000):
+            answered += len(call(memoryview(b"")))
+    assert 0 < answered < 1000
+
+
+async def test_a_partner_does_not_steer_who_measures_it(tmp_path: Path) -> None:
+    """Neither redirects nor compressed answers nor cookies."""
+    heads: list[bytes] = []
+    bomb = gzip.compress(bytes(16 << 20))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        if len(heads) == 1:
+            writer.write(b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n" % len(bomb))
+        writer.write(b"Connection: close\r\n\r\n" + (bomb if len(heads) > 1 else b""))
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    async with (
+        await asyncio.start_unix_server(answer, tmp_path / "g") as server,
+        PartnerLinkProbe(tmp_path / "g", "alice", "bob") as probe,
+    ):
+        assert (await probe.call("GET", messages.HELLO)).status == 302
+        assert len(heads) == 1
+        packed = await probe.call("GET", messages.HELLO)
+        assert packed.body == bomb
+        assert b"cookie" not in heads[1].lower()
+        server.close()

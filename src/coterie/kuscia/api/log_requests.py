@@ -10,7 +10,7 @@ Neither side takes from the other more than these fields, each within its bounds
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -21,11 +21,12 @@ from msgspec.structs import replace
 from coterie.base.clock import parse_rfc3339, rfc3339
 from coterie.kube.api.meta import Object
 from coterie.kube.api.names import dns_label_faults, dns_subdomain_faults
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import master_of
 from coterie.kuscia.api.log_query import ENGINE, SOURCES, printable
 from coterie.kuscia.api.partner_requests import PartnerRequestError
 from coterie.kuscia.api.types.domain import Domain
-from coterie.kuscia.api.types.job import KusciaJob, TaskTemplate
+from coterie.kuscia.api.types.job import KusciaJob, KusciaTask, TaskTemplate
 from coterie.kuscia.api.types.log_request import (
     OPEN,
     LogExcerpt,
@@ -125,8 +126,10 @@ def parsed_time(text: str) -> datetime | None:
         return None
 
 
-def times_of(spec: LogRequestSpec) -> tuple[datetime | None, datetime | None]:
-    return _time(spec.since), _time(spec.until)
+def times_of(spec: LogRequestSpec, job: KusciaJob) -> tuple[datetime | None, datetime | None]:
+    """Not before the job was made: names of earlier jobs and tasks may have been the same."""
+    since, made = _time(spec.since), parsed_time(job.metadata.creation_timestamp or "")
+    return max((each for each in (since, made) if each is not None), default=None), _time(spec.until)
 
 
 def shared_tasks(job: KusciaJob, spec: LogRequestSpec) -> tuple[TaskTemplate, ...]:
@@ -136,6 +139,26 @@ def shared_tasks(job: KusciaJob, spec: LogRequestSpec) -> tuple[TaskTemplate, ..
         for task in job.spec.tasks
         if (not spec.task or task.alias == spec.task)
         and {spec.requester, spec.owner} <= {party.domain_id for party in task.parties}
+    )
+
+
+def tasks_of_job(job: KusciaJob, tasks: Iterable[KusciaTask]) -> dict[str, KusciaTask]:
+    """By id, the tasks that were made here for this job. Whoever begins a job chooses the ids of its tasks, and may choose those of
+    other jobs: the ids in a job prove nothing."""
+    return {
+        task.metadata.name: task
+        for task in tasks
+        if job.metadata.uid and (task.metadata.labels or {}).get(labels.KUSCIA_JOB_UID) == job.metadata.uid
+    }
+
+
+def readable_tasks(job: KusciaJob, spec: LogRequestSpec, own: Mapping[str, KusciaTask]) -> tuple[TaskTemplate, ...]:
+    """The shared tasks that ran here for this job with both domains as parties."""
+    return tuple(
+        each
+        for each in shared_tasks(job, spec)
+        if (task := own.get(each.task_id)) is not None
+        and {spec.requester, spec.owner} <= {party.domain_id for party in task.spec.parties}
     )
 
 
@@ -270,13 +293,19 @@ class RequesterLoad:
     automatic_last_day: int = 0
 
 
+def counts_for_policy(request: LogRequest, now: datetime) -> bool:
+    """It was answered without a person in the last 24 hours."""
+    made = parsed_time(request.metadata.creation_timestamp or "")
+    return made is not None and now - made < _DAY and request.status.decided_by == POLICY
+
+
 def load_of(others: Iterable[LogRequest], now: datetime) -> RequesterLoad:
     opened = last_hour = automatic = 0
     for each in others:
         made = parsed_time(each.metadata.creation_timestamp or "")
         opened += each.status.phase in OPEN
         last_hour += made is not None and now - made < _HOUR
-        automatic += made is not None and now - made < _DAY and each.status.decided_by == POLICY
+        automatic += counts_for_policy(each, now)
     return RequesterLoad(opened, last_hour, automatic)
 
 
@@ -342,7 +371,12 @@ def _answered(request: LogRequest, there: LogRequestStatus, by: str, now: dateti
             own, LogRequestPhase.REJECTED, f"the answer of {request.spec.owner} does not fit its digest", now, by=by
         )
     text = "".join(f"{printable(line)}\n" for line in answer.text.removesuffix("\n").split("\n")) if answer.text else ""
-    shown = replace(answer, text=text, notes=tuple(printable(each)[:300] for each in answer.notes or ())[:16] or None)
+    shown = replace(
+        answer,
+        text=text,
+        time=printable(answer.time)[:40],
+        notes=tuple(printable(each)[:300] for each in answer.notes or ())[:16] or None,
+    )
     until = now + timedelta(seconds=bounds.keep)
     if (theirs := parsed_time(there.expire_time)) is not None:
         until = min(until, theirs)

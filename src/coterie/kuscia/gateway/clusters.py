@@ -39,6 +39,7 @@ _LOCAL_CONNECT_SECONDS = _ENVOYS_CONNECT_SECONDS
 _MANY = 1 << 16
 _SERVICE_HTTP2: Json = {"allow_connect": True}
 _OF_ALL_SERVICES = 1 << 20
+_DIAGNOSTIC_CALLS = 128
 NEVER_ARRIVED: Json = {"retry_on": "connect-failure,refused-stream,reset-before-request", "num_retries": 2}
 """What may be tried again is only what certainly never reached the other side."""
 
@@ -72,8 +73,10 @@ def clusters(inputs: SnapshotInputs) -> tuple[list[Json], list[SnapshotProblem]]
         found.append(crypt.cluster(inputs.crypt))
     if inputs.diagnose is not None:
         http2: Json = {"explicit_http_config": {"http2_protocol_options": {}}}
-        found.append(cluster(DIAGNOSE, [inputs.diagnose.http], _LOCAL_CONNECT_SECONDS, {}))
-        found.append(cluster(DIAGNOSE_GRPC, [inputs.diagnose.grpc], _LOCAL_CONNECT_SECONDS, http2))
+        # Envoy refuses what is more; the endpoint has a process to share.
+        bounded: Json = {"circuit_breakers": _breakers(_DIAGNOSTIC_CALLS)}
+        found.append(cluster(DIAGNOSE, [inputs.diagnose.http], _LOCAL_CONNECT_SECONDS, {}) | bounded)
+        found.append(cluster(DIAGNOSE_GRPC, [inputs.diagnose.grpc], _LOCAL_CONNECT_SECONDS, http2) | bounded)
     problems: list[SnapshotProblem] = []
     for route in inputs.outbound:
         if not route.host or route.via or route.tunnel:

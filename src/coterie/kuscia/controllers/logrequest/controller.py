@@ -31,6 +31,7 @@ from coterie.kuscia.api.log_requests import (
     parse_origin,
     status_for_requester,
     status_from_owner,
+    tasks_of_job,
     withdrawn,
 )
 from coterie.kuscia.api.types.domain import DOMAINS, INTEROP_CONFIGS
@@ -176,8 +177,8 @@ class LogRequestReconciler:
         own_rules = (policy.logs.redact if policy is not None and policy.logs is not None else None) or ()
         redactor = Redactor(await known_secrets(self._client, spec.owner, job), (*own_rules, *(review.redact or ())))
         logs = self._logs or ApiTaskLogs(self._client, (spec.owner,))
-        preview = await read_excerpt(logs, spec, job, redactor, self._clock.now(), review.generation)
-        tasks = {task.metadata.name: task for task in self.tasks.cache}
+        tasks = tasks_of_job(job, self.tasks.cache)
+        preview = await read_excerpt(logs, spec, job, tasks, redactor, self._clock.now(), review.generation)
         decision = plan.decide(policy, spec, job, tasks, load)
         return plan.previewed(request, before, preview, decision, policy, self._clock.now())
 
@@ -186,7 +187,7 @@ class LogRequestReconciler:
         return load_of((each for each in others if each.metadata.uid != request.metadata.uid), self._clock.now())
 
     async def _delete_surplus(self, control_plane: str) -> None:
-        for each in plan.surplus(self.requests.cache.by_index(BY_REQUESTER, control_plane)):
+        for each in plan.surplus(self.requests.cache.by_index(BY_REQUESTER, control_plane), self._clock.now()):
             await self._delete(each)
 
     # Both.

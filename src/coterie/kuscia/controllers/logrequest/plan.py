@@ -24,6 +24,7 @@ from coterie.kuscia.api.log_requests import (
     LogBounds,
     RequesterLoad,
     bounds_of,
+    counts_for_policy,
     ended,
     is_over,
     load_fault,
@@ -322,9 +323,9 @@ def _against(
 # Records.
 
 
-def surplus(records: Iterable[LogRequest]) -> tuple[LogRequest, ...]:
-    """Records that make room for newer ones."""
-    over = [each for each in records if is_over(each.status)]
+def surplus(records: Iterable[LogRequest], now: datetime) -> tuple[LogRequest, ...]:
+    """Records that make room for newer ones. Those that count for `perDay` stay: a partner could have them forgotten."""
+    over = [each for each in records if is_over(each.status) and not counts_for_policy(each, now)]
     over.sort(key=lambda each: each.status.end_time)
     return tuple(over[: max(0, len(over) - MOST_RECORDS)])
 

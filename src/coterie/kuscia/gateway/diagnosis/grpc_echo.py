@@ -14,6 +14,8 @@ from coterie.kuscia.gateway.crypt.http2 import GrpcCallHandler, GrpcConnection
 MOST_STREAMS = 64
 MOST_BYTES = 64 << 10
 """Of one call."""
+_MESSAGE_COST = 256
+"""Bytes that a message counts for besides its content: an empty one is work too."""
 
 
 class EchoCall:
@@ -21,7 +23,10 @@ class EchoCall:
         self._left = MOST_BYTES if allowed else 0
 
     def __call__(self, message: memoryview) -> list[bytes]:
-        self._left -= len(message)
+        """ValueError ends a call that goes on after its limit."""
+        self._left -= len(message) + _MESSAGE_COST
+        if self._left < -MOST_BYTES:
+            raise ValueError("the call is too long")
         return [bytes(message)] if self._left >= 0 else []
 
 

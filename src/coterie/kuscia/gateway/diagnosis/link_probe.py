@@ -64,7 +64,11 @@ class PartnerLinkProbe:
         self._host = f"{messages.SERVICE}.{destination}.svc"
         self._headers = {"Host": self._host, SOURCE: source}
         self._session = aiohttp.ClientSession(
-            "http://gateway", connector=aiohttp.UnixConnector(str(gateway)), timeout=aiohttp.ClientTimeout(total=None)
+            "http://gateway",
+            connector=aiohttp.UnixConnector(str(gateway)),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,  # a partner would choose how much comes of a small answer
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
 
     async def __aenter__(self) -> Self:
@@ -111,7 +115,11 @@ class PartnerLinkProbe:
         try:
             async with asyncio.timeout(limit):
                 async with self._session.request(
-                    method, path, headers=self._headers, data=BytesIO(body) if body else None
+                    method,
+                    path,
+                    headers=self._headers,
+                    data=BytesIO(body) if body else None,
+                    allow_redirects=False,
                 ) as answer:
                     content = await _bounded(answer)
         except _FAILURES as error:
@@ -221,7 +229,9 @@ class PartnerLinkProbe:
 
     async def _stream(self, asked: MockRequest, limit: float) -> AsyncIterator[bytes]:
         async with asyncio.timeout(limit):
-            request = self._session.post(messages.MOCK, headers=self._headers, data=asked.encode())
+            request = self._session.post(
+                messages.MOCK, headers=self._headers, data=asked.encode(), allow_redirects=False
+            )
             async with request as answer:
                 if answer.status != 200:
                     raise aiohttp.ClientPayloadError(f"status {answer.status}")
