@@ -78,7 +78,6 @@ class Gang:
     hold: GangHold | None = None
     giving_up: bool = False
     """The room was given back, and the TaskResource does not say so yet."""
-    waits_for_link: bool = False
     waiting_message: str = ""
     """What its TaskResource was last marked with."""
 

@@ -72,6 +72,8 @@ class GangReservations:
         self._by_id: dict[str, Gang] = {}
         self._deadlines: list[tuple[float, ObjectKey]] = []
         self.held: dict[ObjectKey, Gang] = {}
+        self._link_waiters: dict[ObjectKey, Gang] = {}
+        """Gangs that wait for bandwidth of a link."""
 
     # What is seen.
 
@@ -175,7 +177,8 @@ class GangReservations:
             if look_again is not None:
                 state.queue.retry_later(gang.id, state.now(), look_again)
             return
-        gang.waits_for_link, gang.waiting_message = False, ""
+        gang.waiting_message = ""
+        self._link_waiters.pop(gang.key, None)
         state.assumed.update(found.placed)
         if gang.task.phase == SCHEDULABLE:
             gang.hold = GangHold(found.placed, state.now(), state.now())
@@ -236,6 +239,7 @@ class GangReservations:
         if not gang.members and gang.task is None:
             self.gangs.pop(gang.key, None)
             self._by_id.pop(gang.id, None)
+            self._link_waiters.pop(gang.key, None)
 
     def _unplaced(self, gang: Gang) -> list[PodFacts]:
         assumed, pending = self._state.assumed, self._state.pending
@@ -349,16 +353,15 @@ class GangReservations:
         """Capacities or measurements changed: who waits for bandwidth is tried again."""
         state = self._state
         state.freed |= state.snapshot.set_excess(labels.KUSCIA_BANDWIDTH, self._excess())
-        for gang in self.gangs.values():
-            if gang.waits_for_link:
-                state.queue.wake_one(gang.id)
+        for gang in self._link_waiters.values():
+            state.queue.wake_one(gang.id)
 
     def _bandwidth_changed(self, gang: Gang) -> None:
         """Pods of the gang came or went."""
         if self._bandwidth.measures:
             self._state.freed |= self._state.snapshot.set_excess(labels.KUSCIA_BANDWIDTH, self._excess())
-        for other in self.gangs.values():
-            if other.waits_for_link and other.namespace == gang.namespace:
+        for other in self._link_waiters.values():
+            if other.namespace == gang.namespace:
                 self._state.queue.wake_one(other.id)
 
     def _excess(self) -> dict[str, int]:
@@ -412,7 +415,7 @@ class GangReservations:
             state.report(pod, INSUFFICIENT, message)
         self._mark_waiting(gang, message)
         look_again = self._claim_link(gang)
-        gang.waits_for_link = True
+        self._link_waiters[gang.key] = gang
         state.queue.wait(gang.id, UnschedulableCause.GANG | UnschedulableCause.ROOM, state.now())
         if look_again is not None:
             state.queue.retry_later(gang.id, state.now(), look_again)
