@@ -37,6 +37,7 @@ FACES = {
     "config": connection.Config,
     "certificates": connection.Certificates,
     "logs": connection.Logs,
+    "partner_logs": connection.PartnerLogs,
     "bandwidth": connection.Bandwidth,
     "health": connection.Health,
 }

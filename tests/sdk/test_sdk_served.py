@@ -155,6 +155,16 @@ async def test_logs_of_what_never_ran(alice: AsyncConnection) -> None:
         await alice.logs.node("t")
 
 
+async def test_log_requests_to_partners(alice: AsyncConnection) -> None:
+    assert await alice.partner_logs.list() == []
+    with pytest.raises(Refused, match="no log request"):
+        await alice.partner_logs.get("none")
+    with pytest.raises(Refused):
+        await alice.partner_logs.ask("bob", "no-such-job", "it failed")
+    with pytest.raises(Invalid, match="digest"):
+        await alice.partner_logs.review("none", "Approve")
+
+
 async def test_the_plain_face(place: Place) -> None:
     def plainly() -> None:
         with coterie.sdk.connect("alice", root=place.paths.home.parent) as alice:

@@ -31,6 +31,7 @@ class AsyncConnection:
         self.config = resources.Config(wire)
         self.certificates = resources.Certificates(wire)
         self.logs = resources.Logs(wire)
+        self.partner_logs = resources.PartnerLogs(wire)
         self.bandwidth = resources.Bandwidth(wire)
         self.health = resources.Health(wire)
 
@@ -139,6 +140,14 @@ class Bandwidth(SyncResourceClient):
     limit = blocking(resources.Bandwidth.limit)
 
 
+class PartnerLogs(SyncResourceClient):
+    ask = blocking(resources.PartnerLogs.ask)
+    get = blocking(resources.PartnerLogs.get)
+    list = blocking(resources.PartnerLogs.list)
+    review = blocking(resources.PartnerLogs.review)
+    delete = blocking(resources.PartnerLogs.delete)
+
+
 class Logs(SyncResourceClient):
     read = iterating(resources.Logs.read)
     search = blocking(resources.Logs.search)
@@ -172,6 +181,7 @@ class Connection:
         self.config = Config(background, under.config)
         self.certificates = Certificates(background, under.certificates)
         self.logs = Logs(background, under.logs)
+        self.partner_logs = PartnerLogs(background, under.partner_logs)
         self.bandwidth = Bandwidth(background, under.bandwidth)
         self.health = Health(background, under.health)
 

@@ -502,6 +502,29 @@ class KeyAndCertificates:
 
 
 @dataclass(frozen=True, slots=True)
+class PartnerLog:
+    """A request for log lines of a partner."""
+
+    request_id: str
+    requester_id: str = ""
+    owner_id: str = ""
+    job_id: str = ""
+    task_alias: str = ""
+    reason: str = ""
+    phase: str = ""
+    """Pending, AwaitingApproval, Answered, Rejected, Revoked, Withdrawn or Expired."""
+    message: str = ""
+    expire_time: str = ""
+    decided_by: str = ""
+    digest: str = ""
+    """SHA-256 of the text."""
+    text: str = ""
+    lines: int = 0
+    redactions: int = 0
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class BandwidthOfNode:
     """In bits per second, as everything about bandwidth."""
 

@@ -473,6 +473,71 @@ class Bandwidth(ResourceClient):
         return [str(each) for each in answer.get("task_ids") or ()]
 
 
+class PartnerLogs(ResourceClient):
+    """Log lines of partners, with their consent."""
+
+    base = "/api/v1/partnerlog"
+
+    async def ask(
+        self,
+        owner_id: str,
+        job_id: str,
+        reason: str,
+        *,
+        domain_id: str = "",
+        task_alias: str = "",
+        sources: Sequence[str] = (),
+        since: str = "",
+        until: str = "",
+        grep: str = "",
+        max_lines: int = 0,
+        expires_seconds: int = 0,
+        keep_seconds: int = 0,
+    ) -> str:
+        """The id of the request; its owner decides, or it expires."""
+        answer = await self._ask(
+            "ask",
+            domain_id=self._own(domain_id),
+            owner_id=owner_id,
+            job_id=job_id,
+            reason=reason,
+            task_alias=task_alias,
+            sources=list(sources),
+            since=since,
+            until=until,
+            grep=grep,
+            max_lines=max_lines,
+            expires_seconds=expires_seconds,
+            keep_seconds=keep_seconds,
+        )
+        return str(answer["request_id"])
+
+    async def get(self, request_id: str, *, domain_id: str = "") -> models.PartnerLog:
+        """With the answer, or, at the owner and before its decision, the preview."""
+        return read(models.PartnerLog, await self._ask("query", domain_id=self._own(domain_id), request_id=request_id))
+
+    async def list(self, *, domain_id: str = "") -> Sequence[models.PartnerLog]:
+        """Of the domain and to it, without their text."""
+        answer = await self._ask("list", domain_id=self._own(domain_id))
+        return [read(models.PartnerLog, each) for each in answer.get("requests") or ()]
+
+    async def review(
+        self, request_id: str, decision: str, *, digest: str = "", reason: str = "", domain_id: str = ""
+    ) -> None:
+        """`Approve` (with the digest of the preview that was looked at), `Reject` or `Revoke`."""
+        await self._ask(
+            "review",
+            domain_id=self._own(domain_id),
+            request_id=request_id,
+            decision=decision,
+            digest=digest,
+            reason=reason,
+        )
+
+    async def delete(self, request_id: str, *, domain_id: str = "") -> None:
+        await self._ask("delete", domain_id=self._own(domain_id), request_id=request_id)
+
+
 class Logs(ResourceClient):
     base = "/api/v1/log"
 
