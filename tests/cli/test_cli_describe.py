@@ -12,6 +12,7 @@ import pytest
 from coterie.cli.describe import describe
 from coterie.cli.describe_sheet import title
 from coterie.kube.api.resources import BUILTIN, Resource
+from coterie.kuscia.api.types.domain import kuscia_resource
 
 NOW = datetime(2026, 11, 15, 9, 0, tzinfo=UTC)
 AGO = "2026-11-15T08:55:00Z"
@@ -282,3 +283,29 @@ def test_bare_objects_can_be_described(resource: Resource) -> None:
 def test_text_of_objects_cannot_steer_the_terminal() -> None:
     text = told({"spec": {"note": "a\x1b[2Jb\rc\td"}}, custom("Widget"))
     assert "a^[[2Jbc d" in text
+
+
+@pytest.mark.parametrize(
+    ("plural", "kind", "obj", "sentence"),
+    [
+        (
+            "taskresources",
+            "TaskResource",
+            {"metadata": {"name": "r", "namespace": "alice"}, "status": {"phase": "Reserving"}},
+            "Waiting for the scheduler of alice to find room",
+        ),
+        (
+            "taskresourcegroups",
+            "TaskResourceGroup",
+            {
+                "metadata": {"name": "t"},
+                "spec": {"initiator": "alice", "minReservedMembers": 1, "parties": [{"domainID": "bob"}]},
+                "status": {"phase": "Reserving"},
+            },
+            "Waiting for bob to reserve resources",
+        ),
+    ],
+)
+def test_reservations_say_what_they_wait_for(plural: str, kind: str, obj: Any, sentence: str) -> None:
+    resource = kuscia_resource(plural, kind, namespaced=kind == "TaskResource")
+    assert sentence in describe(obj, [], resource, datetime(2026, 11, 16, tzinfo=UTC))

@@ -17,7 +17,8 @@ MORE = (
     *(_TOP / "docs" / "guide" / name for name in ("network.md", "jobs.md", "gpu-jobs.md", "policy.md", "diagnose.md")),
     _TOP / "README.md",
 )
-_SEPARATORS = re.compile(r"&&|\|\||[|;]")
+_SEPARATORS = re.compile(r"(?:&&|\|\||[|;])(?=(?:[^']*'[^']*')*[^']*$)")
+"""Outside of quotes."""
 
 
 def commands_in(text: str) -> list[str]:

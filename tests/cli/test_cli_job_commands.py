@@ -433,3 +433,44 @@ def test_partners_have_their_own_logs(job, foreign):
     told = job("logs", foreign)
     assert "No task of job" in told.err
     assert '--party carol --ask "why"` asks for its lines' in told.err
+
+
+def test_limits_of_a_running_job(job, cli, name):
+    begin(job, name)
+    until(job, name, "Running")
+    made = job("limit", name, "--to", "bob", "--party", "alice", "8Mbps")
+    assert made.code == 0 and "alice to bob 8Mbps" in made.out, made.err
+
+    def limits() -> list:
+        listed = json.loads(cli("get", "kusciatasks", "-n", "cross-domain", "-o", "json").out)["items"]
+        (task,) = [each for each in listed if each["metadata"]["annotations"]["kuscia.secretflow/job-id"] == name]
+        return [party.get("bandwidthLimits", []) for party in task["spec"]["parties"]]
+
+    assert limits() == [[{"destinationID": "bob", "limitKBps": 976}], []]
+    assert job("limit", name, "--to", "bob", "--party", "alice", "none").code == 0
+    assert limits() == [[], []]
+    assert job("limit", name, "--to", "bob", "--party", "carol", "1Mbps").code == 2
+    refused = job("limit", name, "--to", "bob", "1MB/s")
+    assert refused.code == 2 and "in bytes" in refused.err
+    assert job("limit", name, "--to", "zoe", "--party", "alice", "1Mbps").code == 1
+    job("stop", name)
+
+
+def test_bandwidth_is_shown_and_set(job, cli):
+    shown = cli("bandwidth", "-o", "json")
+    assert [each["domain"] for each in json.loads(shown.out)["domains"]] == ["alice", "bob"], "carol is a partner"
+    assert cli("bandwidth", "--of", "carol").code == 1
+    assert cli("bandwidth", "--link", "alice,zoe", "1Gbps").code == 1
+    for wrong in (["--link", "a,b"], ["1Gbps"], ["--node", "n", "1kbps"], ["--node", "n", "fast"]):
+        assert cli("bandwidth", *wrong).code == 2
+    route = {
+        "apiVersion": "kuscia.secretflow/v1alpha1",
+        "kind": "ClusterDomainRoute",
+        "metadata": {"name": "alice-bob"},
+        "spec": {"source": "alice", "destination": "bob", "authenticationType": "Token"},
+    }
+    assert cli("apply", "-f", "-", stdin=text(route)).code == 0
+    assert "100Mbps" in cli("bandwidth", "--link", "bob,alice", "100Mbps").out
+    found = json.loads(cli("get", "clusterdomainroute", "alice-bob", "-o", "json").out)
+    assert found["metadata"]["annotations"]["coterie.io/link-bandwidth"] == "100Mbps"
+    cli("delete", "clusterdomainroute", "alice-bob")

@@ -431,6 +431,9 @@ def test_what_a_partner_reported_is_marked_so():
     line = timeline.timeline(job, timeline.facts(job, [a_task("one", 2)]), 0.0)
     assert [(each.label, each.reported) for each in line.bars if each.depth == 2] == [("alice", False), ("bob", True)]
     assert ">bob*<" in chart.svg(line)
+    waits = a_task("one", 2, phase="Pending")
+    line = timeline.timeline(a_job("Running", None), timeline.facts(job, [waits]), line.begin + 9)
+    assert [(each.label, each.reported) for each in line.bars if each.depth == 2] == [("alice", False), ("bob", True)]
 
 
 def test_sentences_about_waits_stand_below_the_bars():
@@ -443,12 +446,12 @@ def test_sentences_about_waits_stand_below_the_bars():
     failed = event(
         "FailedScheduling", 4, type_="Warning", message="0/1 nodes: Insufficient cpu", count=7, lastTimestamp=at(9)
     )
-    said = timeline.notes(job, [a_task("one", 2), waits], [failed, event("Pulled", 5)], begin + 20)
-    assert [(each.about, each.at - begin, each.until - begin, each.count) for each in said] == [
+    found = timeline.wait_notes(job, [a_task("one", 2), waits], [failed, event("Pulled", 5)], begin + 20)
+    assert [(each.about, each.at - begin, each.until - begin, each.count) for each in found] == [
         ("one, alice", 4, 9, 7),
         ("two", 16, 20, 1),
     ]
-    line = timeline.timeline(job, timeline.facts(job, [waits]), begin + 20, said=said)
+    line = timeline.timeline(job, timeline.facts(job, [waits]), begin + 20, notes=found)
     shown = chart.bars(line, TerminalFormat(80))
     assert "+4s one, alice (x7): FailedScheduling: 0/1 nodes: Insufficient cpu" in shown
     assert any(text.startswith("+16s two: Waiting for room at alice") for text in shown)
@@ -567,6 +570,10 @@ def test_recorded_spans_make_the_timeline_exact_and_show_what_objects_do_not_kno
     times = timeline.facts(job, [a_task("one", 2)]) | dict(found.moments)
     line = timeline.timeline(job, times, 0.0, exact=True, details=found.details)
     assert round(line.seconds, 3) == 30.25
+    assert [(each.kind, round(each.seconds, 3)) for each in line.bars[0].spans][:2] == [
+        ("check", 0.875),
+        ("agree", 1.125),
+    ]
     drawn = [(bar.label, bar.depth, [(each.kind, round(each.seconds, 3)) for each in bar.spans]) for bar in line.bars]
     assert (
         "alice",

@@ -40,6 +40,9 @@ NOT_NOW = {
     "SuspendJob": 11210,
     "ApproveJob": 11206,
     "SetBandwidthLimit": 13901,
+    "QueryPartnerLog": 13910,
+    "ReviewPartnerLog": 13912,
+    "DeletePartnerLog": 13912,
     "QueryLog": 13200,
     "QueryPodNode": 13201,
 }

@@ -61,6 +61,11 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "kuscia_task_requeue_count": frozenset([NO_TOTAL, COUNT_ON_COUNTER]),
     "kuscia_job_result_stats": frozenset([NO_TOTAL]),
     "kuscia_task_result_stats": frozenset([NO_TOTAL]),
+    # Bandwidth is promised in bits.
+    **dict.fromkeys(("node_bandwidth_total_bits", "node_bandwidth_available_bits"), frozenset([BITS])),
+    "coterie_node_bandwidth_used_bits": frozenset([BITS]),
+    **{f"coterie_link_{what}_bits": frozenset([BITS]) for what in ("capacity", "reserved", "used")},
+    **{f"coterie_task_bandwidth_{what}_bits": frozenset([BITS]) for what in ("limit", "reserved", "used")},
 }
 """Complaints about style that a page may cause, by metric: those of promised names. All others fail `check_page`."""
 ALLOWED_PATTERNS: Sequence[tuple[re.Pattern[str], str]] = (

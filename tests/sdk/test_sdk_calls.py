@@ -199,6 +199,19 @@ async def test_logs_come_in_pieces_and_tell_refusals() -> None:
                 _ = [each async for each in alice.logs.read("t2")]
 
 
+async def test_a_search_of_logs() -> None:
+    line = {"at": "2026-01-02T03:04:05.000000000Z", "source": "gateway", "text": "503"}
+    async with fake_api(log_search={"lines": [line], "cursor": "c", "notes": ["n"]}) as fake, connected(fake) as alice:
+        found = await alice.logs.search("j1", since="10m", sources=["gateway"])
+        assert [each.text for each in found.lines] == ["503"]
+        assert (found.cursor, found.notes) == ("c", ("n",))
+        path, asked = fake.asked[-1]
+        assert path == "/api/v1/log/search"
+        assert {name: value for name, value in asked.items() if value} == {
+            "job_id": "j1", "domain_id": "alice", "since": "10m", "sources": ["gateway"],
+        }  # fmt: skip
+
+
 # Answers.
 
 

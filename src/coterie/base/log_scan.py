@@ -44,6 +44,8 @@ MAX_UNPACKED: Final = 1 << 30
 MAX_LITERALS: Final = 16
 _HEAD: Final = 256 << 10
 """Bytes in which a line with a time is looked for."""
+_SLOW: Final = 0.05
+"""Seconds for one block."""
 _NEAR: Final = 16 << 10
 """Bytes that are read line by line instead of being halved."""
 _EVER: Final = "9999"
@@ -475,6 +477,7 @@ class _Stream:
     over: bool = False
     scanned: int = 0
     long_lines: int = 0
+    unreadable: int = 0
 
     def __post_init__(self) -> None:
         self.left = list(reversed(self.spec.files))
@@ -484,12 +487,15 @@ class _Stream:
         if self.end <= 0 and not self._open():
             self.over = True
             return []
+        started = time.monotonic()
         begin, first = self._begin()
         lines = self._lines(begin, self.end) if first or begin == 0 else []
         self.long_lines += not (first or begin == 0)
         self.scanned += self.end - begin
         self.end = begin
-        self.block = min(self.block * 2, LAST_BLOCK)
+        # A slow expression gets smaller blocks: the time of a page is looked at between two of them.
+        slow = time.monotonic() - started > _SLOW
+        self.block = max(self.block // 2, FIRST_BLOCK) if slow else min(self.block * 2, LAST_BLOCK)
         if first:
             self.frontier = min(self.frontier, shifted(first, self.spec.slack))
             if self.request.since and shifted(first, self.spec.slack) < self.request.since:
@@ -508,6 +514,7 @@ class _Stream:
                     return False
                 self.data = _unpacked(descriptor) if parts[-1].endswith(".gz") else _mapped(descriptor)
             except (OSError, ValueError):
+                self.unreadable += 1
                 continue
             finally:
                 os.close(descriptor)
@@ -681,6 +688,8 @@ def _page(found: list[ScannedLine], frontier: str, limit: int, streams: list[_St
     notes = []
     if any(each.long_lines for each in streams):
         notes.append("a line of more than a megabyte was left out")
+    if unreadable := sum(each.unreadable for each in streams):
+        notes.append(f"{unreadable} files could not be read")
     if kept < len(lines):
         last = lines[kept - 1].at
         while kept < len(lines) and lines[kept].at == last:

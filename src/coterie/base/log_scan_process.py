@@ -22,8 +22,8 @@ WAITING: Final = 16
 """Searches that may wait for one of these; more are refused."""
 TIME_LIMIT: Final = 5.0
 """Seconds; a page is done in a fifth of a second, or in as long as unpacking one file takes."""
-_MEMORY: Final = 4 << 30
-"""Of addresses, which files in memory count to."""
+_MEMORY: Final = 1 << 30
+"""Of its own; files that it maps do not count."""
 # As a module, not as a script: its bytecode is stored.
 _PROGRAM: Final = "import sys; sys.path.append(sys.argv[1]); import log_scan; log_scan.main()"
 _ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
@@ -34,7 +34,7 @@ class ScanFailed(Exception):
 
 
 class ScanBusy(ScanFailed):
-    """Too much is searched at once."""
+    """It may work in a moment."""
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class LogScanner:
             with contextlib.suppress(OSError, ValueError):
                 cpu = int(self.time_limit) + 2
                 resource.prlimit(process.pid, resource.RLIMIT_CPU, (cpu, cpu))
-                resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+                resource.prlimit(process.pid, resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
             asked = json.dumps(log_scan.document_of(request)).encode()
             async with asyncio.timeout(self.time_limit):
                 answer, _ = await process.communicate(asked)
@@ -88,7 +88,7 @@ class LogScanner:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            raise ScanFailed(f"the search ended with {process.returncode}; a file may have been removed: try again")
+            raise ScanBusy(f"the search ended with {process.returncode}; a file may have been cut meanwhile: try again")
         return _answer(json.loads(answer))
 
 

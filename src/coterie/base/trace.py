@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 SIZE = 4096
@@ -39,6 +40,7 @@ def trace_id(initiator: str, job: str) -> str:
     return found if found != _NO_TRACE else "0" * 31 + "1"
 
 
+@lru_cache(maxsize=1024)
 def span_id(*about: str) -> str:
     """16 hexadecimal digits for the span about one thing, named by uids: whoever knows it can name the span as parent."""
     found = hashlib.sha256("/".join(("coterie-span", *about)).encode()).hexdigest()[:16]

@@ -45,6 +45,8 @@ def describe(obj: dict[str, Any], events: list[dict[str, Any]], resource: Resour
         sheet.field("Namespace", meta.get("namespace") or "")
     sheet.fields("Labels", pairs(meta.get("labels")))
     sheet.fields("Annotations", annotation_lines(meta))
+    if sentence := describe_kuscia.waiting(obj, resource):
+        sheet.field("Waiting", sentence)
     body = _BODIES.get((resource.group, resource.kind))
     if body is not None:
         body(sheet, obj, moment)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from coterie.base.trace import trace_id
 from coterie.cli.describe_sheet import NONE, Sheet, moment, pairs, scalar
+from coterie.kube.api.resources import Resource
+from coterie.kube.api.types.pods import Pod
 from coterie.kube.apiserver.tables.ages import age, human_duration, parse_time
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.jobs.phases import JOB_ENDED
+from coterie.kuscia.api.types.job import TaskResourceGroup
+from coterie.kuscia.api.types.task_resource import TaskResource
+from coterie.kuscia.api.waiting import Waiting, group_waiting, pod_waiting, reservation_waiting
 
 Object = dict[str, Any]
 
@@ -37,6 +44,23 @@ def domain(sheet: Sheet, obj: Object, now: float) -> None:
         sheet.field("Nodes", NONE)
     tokens = [token.get("state") for token in status.get("deployTokenStatuses") or ()]
     sheet.field("Deploy Tokens", f"{tokens.count('unused')} unused, {tokens.count('used')} used")
+
+
+def waiting(obj: Object, resource: Resource) -> str:
+    """What an engine's pod or a reservation waits for; empty for nothing, and for kinds whose status has a message."""
+    found: Waiting | None = None
+    marks = (obj.get("metadata") or {}).get("annotations") or {}
+    try:
+        match (resource.group, resource.kind):
+            case ("", "Pod") if labels.KUSCIA_TASK_ID in marks:
+                found = pod_waiting(msgspec.convert(obj, Pod, strict=False))
+            case ("kuscia.secretflow", "TaskResource"):
+                found = reservation_waiting(msgspec.convert(obj, TaskResource, strict=False))
+            case ("kuscia.secretflow", "TaskResourceGroup"):
+                found = group_waiting(msgspec.convert(obj, TaskResourceGroup, strict=False))
+    except msgspec.ValidationError:
+        return ""  # its fields are shown all the same
+    return found.sentence if found is not None else ""
 
 
 def job(sheet: Sheet, obj: Object, now: float) -> None:

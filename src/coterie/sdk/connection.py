@@ -134,6 +134,7 @@ class Certificates(SyncResourceClient):
 
 class Logs(SyncResourceClient):
     read = iterating(resources.Logs.read)
+    search = blocking(resources.Logs.search)
     node = blocking(resources.Logs.node)
 
 

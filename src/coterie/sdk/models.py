@@ -503,3 +503,29 @@ class KeyAndCertificates:
 class PodNode:
     node_name: str = ""
     node_ip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedLine:
+    """One line that `logs.search` found."""
+
+    at: str = ""
+    source: str = ""
+    domain_id: str = ""
+    job_id: str = ""
+    task_id: str = ""
+    pod: str = ""
+    container: str = ""
+    node: str = ""
+    level: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedLines:
+    lines: tuple[LoggedLine, ...] = ()
+    """Oldest first."""
+    cursor: str = ""
+    """For the lines before these; empty when there are none."""
+    notes: tuple[str, ...] = ()
+    """What could not be searched."""

@@ -468,6 +468,35 @@ class Logs(ResourceClient):
                 if piece.get("log"):
                     yield str(piece["log"])
 
+    async def search(
+        self,
+        job_id: str,
+        *,
+        task_id: str = "",
+        since: str = "",
+        until: str = "",
+        grep: str = "",
+        sources: Sequence[str] = (),
+        limit: int = 0,
+        cursor: str = "",
+        domain: str = "",
+    ) -> models.LoggedLines:
+        """One page, the newest lines first asked for: what engines, gateway, scheduler, data mesh and controllers wrote about a
+        job. `since`, `until`: `10m`, `2h` or RFC 3339."""
+        answer = await self._ask(
+            "search",
+            job_id=job_id,
+            task_id=task_id,
+            domain_id=self._own(domain),
+            since=since,
+            until=until,
+            grep=grep,
+            sources=list(sources),
+            limit=limit,
+            cursor=cursor,
+        )
+        return read(models.LoggedLines, answer)
+
     async def node(self, task_id: str, *, domain: str = "", replica: int = 0) -> models.PodNode:
         """Which machine it runs on."""
         answer = await self._ask("node/query", task_id=task_id, domain=self._own(domain), replica_idx=replica)

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import contextlib
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from coterie.kube.agent.runtimes.protocol import ContainerSpec, PodSandbox
 from coterie.kube.agent.server.channels import read_size
 from coterie.kube.agent.server.endpoint import API_SERVER, AgentEndpoint
 from coterie.kube.agent.server.usage import NodeUsage, UsageMeter
+from coterie.kube.api.errors import BadRequest
 
 SERVER = Peer("127.0.0.1", certificate_user=UserInfo(API_SERVER))
 KEY = {"upgrade": "websocket", "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}
@@ -128,6 +129,25 @@ async def test_measurements_of_gpus(endpoint: AgentEndpoint, peer: Peer, code: i
     assert found.status == code
     if code == 200:
         assert b'DCGM_FI_DEV_GPU_UTIL{gpu="0"} 87' in found.body
+
+
+@pytest.mark.parametrize(("peer", "code"), [(Peer("x"), 401), (SERVER, 200)])
+async def test_searches_of_logs_are_for_the_api_server(endpoint: AgentEndpoint, peer: Peer, code: int) -> None:
+    class Search:
+        async def search(self, namespace: str, params: Mapping[str, str]) -> bytes:
+            if params.get("grep") == "(":
+                raise BadRequest("grep: is no regular expression")
+            return orjson.dumps([namespace, dict(params)])
+
+    endpoint._log_search = Search()
+    found = await answer(endpoint, "/podLogs/alice", "job=j&grep=a%2Bb", peer=peer)
+    assert found.status == code
+    if code == 200:
+        assert orjson.loads(found.body) == ["alice", {"job": "j", "grep": "a+b"}]
+        refused = await answer(endpoint, "/podLogs/alice", "job=j&grep=(")
+        assert (refused.status, b"no regular" in refused.body) == (400, True)
+        endpoint._log_search = None
+        assert (await answer(endpoint, "/podLogs/alice", "job=j")).status == 404
 
 
 async def test_health_needs_no_certificate(endpoint: AgentEndpoint) -> None:

@@ -15,6 +15,7 @@ from coterie.base.paths import DomainPaths
 from coterie.http.messages import UserInfo
 from coterie.kube.agent.node.facts import MachineFacts, MachineUsage
 from coterie.kube.agent.node.registration import NodeRegistration
+from coterie.kube.agent.plugin import AnnotatedCapacity, NodeAdditions, PodNetworkPlugin
 from coterie.kube.agent.settings import AgentSettings, NodeObjectSettings
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.nodes import NODES
@@ -91,3 +92,42 @@ async def test_a_node_whose_range_another_has_registers_without_one(plane: Plane
     assert "podCIDR" not in (await plane.register("n2", "10.0.0.0/24"))["spec"]
     await plane.admin.create(NODE, {"metadata": {"name": "n3"}, "spec": {"podCIDR": "10.0.3.0/24"}})
     assert (await plane.register("n3", "10.0.0.0/24"))["spec"]["podCIDR"] == "10.0.3.0/24", "it cannot be changed"
+
+
+class _Network(PodNetworkPlugin):
+    """A resource of which an operator may state another capacity."""
+
+    name = "network"
+
+    def node(self, facts: MachineFacts, runtime: str) -> NodeAdditions:
+        stated = AnnotatedCapacity("example.com/mbit", lambda text: int(text) if text.isdigit() else None)
+        return NodeAdditions(
+            capacity={"example.com/net": 1000},
+            reserved={"example.com/net": 10},
+            annotated_capacity={"example.com/net": stated},
+        )
+
+
+async def test_a_capacity_that_an_operator_wrote_on_the_node_wins(plane: Plane) -> None:
+    user = UserInfo("system:node:n1", ("system:nodes",))
+    client = Client(InProcessTransport(plane.server.handle, user))
+    settings = AgentSettings("n1", DomainPaths(Path("/nowhere")))
+    registration = NodeRegistration(
+        client, settings, "runp", plane.clock, measure=lambda: USAGE, facts=FACTS, plugins=[_Network()]
+    )
+    running = asyncio.create_task(registration.run())
+    await registration.ready.wait()
+
+    async def shown(text: str | None) -> tuple[str, str]:
+        patch = {"metadata": {"annotations": {"example.com/mbit": text}}}
+        await plane.admin.patch(NODE, "n1", "", patch)
+        await registration._measure_once()
+        status = (await plane.admin.get(NODE, "n1"))["status"]
+        return status["capacity"]["example.com/net"], status["allocatable"]["example.com/net"]
+
+    assert await shown("250") == ("250", "240")
+    assert await shown("junk") == ("1k", "990")
+    assert await shown("300") == ("300", "290")
+    assert await shown(None) == ("1k", "990")
+    registration.stop()
+    await running

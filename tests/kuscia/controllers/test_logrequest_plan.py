@@ -97,6 +97,17 @@ def test_every_state_that_waits_has_an_end(phase: str) -> None:
         assert step.status.answer is None and step.status.preview is None
 
 
+def test_a_mirror_that_nobody_removes_goes_in_the_end() -> None:
+    assert not plan.mirror(a_request(made=NOW - timedelta(days=20)), NOW).delete
+    assert plan.mirror(a_request(made=NOW - timedelta(days=22)), NOW).delete
+
+
+def test_a_request_whose_job_was_deleted_before_its_logs_were_read_ends() -> None:
+    status = LogRequestStatus(phase="AwaitingApproval", expire_time=rfc3339(NOW + timedelta(hours=1)))
+    step = plan.incoming(a_request(status=status), None, RequesterLoad(), None, NOW)
+    assert step.status.phase == "Rejected" and step.status.message == "job j was deleted"
+
+
 def test_a_time_that_cannot_be_read_is_over() -> None:
     status = LogRequestStatus(phase="Answered", expire_time="soon", answer=LogExcerpt(text="x"))
     assert plan.incoming(a_request(status=status), a_job(), RequesterLoad(), None, NOW).status.phase == "Expired"

@@ -19,6 +19,11 @@ from agent_kit import CONFIG_MAPS, NAMESPACES, World, container, phase, pod, sta
 from coterie.base import pki, trace
 from coterie.base.clock import VirtualClock
 from coterie.base.secret import SecretValue
+from coterie.kube.agent.images.model import ANY_IMAGE, ImageError, RequiredImage, StoredImage
+from coterie.kube.agent.images.node_images import NodeImages
+from coterie.kube.agent.images.puller import PullOutcome
+from coterie.kube.agent.images.sources import PullSettings
+from coterie.kube.agent.images.store import HOST_IMAGE, ImageStore
 from coterie.kube.agent.pods.downward import DownwardNodeInfo
 from coterie.kube.agent.runtimes.protocol import ContainerSpec
 from coterie.kube.api.meta import Object
@@ -225,6 +230,49 @@ async def test_an_engine_gets_the_span_of_its_pod_unless_its_author_set_another(
     env = dict((await started(scene, made)).env)
     derived = trace.traceparent(trace.trace_id("bob", "j"), trace.span_id("pod", "u-t", "t-0"))
     assert env["TRACEPARENT"] == (given or derived)
+
+
+class _OneFailure(NodeImages):
+    """Images of a registry that fails the first time."""
+
+    def __init__(self, store: ImageStore) -> None:
+        super().__init__(store, PullSettings())
+        self._found = store.find(HOST_IMAGE)
+        self.pulls = 0
+
+    def needed(self, image: str, policy: str, required: RequiredImage = ANY_IMAGE) -> bool:
+        return self.pulls < 2
+
+    async def pull(self, image: str, credentials: object) -> PullOutcome:
+        self.pulls += 1
+        if self.pulls == 1:
+            raise ImageError("the registry is away")
+        assert self._found is not None
+        return PullOutcome(self._found, 0.1)
+
+    async def verified(self, name: str, required: RequiredImage = ANY_IMAGE) -> StoredImage | None:
+        return self._found
+
+
+@pytest.mark.parametrize("on", [True, False])
+async def test_pulls_of_an_engines_image_are_spans_below_its_pod(
+    scene: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: bool
+) -> None:
+    monkeypatch.setattr(trace.RING, "on", on)
+    before = trace.RING.recorded
+    scene.images = _OneFailure(ImageStore(tmp_path / "images"))
+    await scene.start_agent()
+    await prepared(scene)
+    made = engine_pod(policy="Always")
+    made["metadata"]["labels"] |= {"kuscia.secretflow/controller": "kusciatask", "kuscia.secretflow/task-uid": "u-t"}
+    made["metadata"]["annotations"][labels.KUSCIA_INITIATOR] = "bob"
+    await scene.create(made)
+    await pod_in_time(scene, phase("Running"))
+    found = trace.RING.after(before)[0]
+    assert [(each.name, each.trace, each.parent) for each in found] == [
+        ("image pull", trace.trace_id("bob", "j"), trace.span_id("pod", "u-t", "t-0"))
+    ] * (2 if on else 0)
+    assert [each.error for each in found] == (["the registry is away", ""] if on else [])
 
 
 async def test_certificates_variables_and_data(scene: World) -> None:

@@ -24,6 +24,7 @@ from coterie.kuscia.api.log_requests import DEFAULT_OPEN, digest_of
 from coterie.kuscia.api.types.log_request import LOG_REQUESTS
 from coterie.kuscia.api.types.partner_policy import PARTNER_POLICIES
 from coterie.kuscia.controllers.logrequest import controller as logrequest
+from coterie.kuscia.extensions import log_requests as admission
 
 REQUEST, POLICY = LOG_REQUESTS.as_dynamic, PARTNER_POLICIES.as_dynamic
 SECRET, EVENT = Kind.dynamic(builtin("secrets")), Kind.dynamic(builtin("events"))
@@ -297,6 +298,18 @@ async def test_open_requests_of_a_partner_are_limited() -> None:
         assert len((await net["bob"].client.list(REQUEST, "bob")).items) == DEFAULT_OPEN
 
 
+async def test_a_partner_cannot_fill_its_namespace_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MOST_REQUESTS", 3)
+    async with partners(FakeLogs()) as net:
+        await net["bob"].stop()
+        link = net.connect("bob", "alice")
+        for number in range(3):
+            await link.create(REQUEST, a_request("bob", "alice", name=f"lr-{number}"))
+        with pytest.raises(Forbidden, match="there are 3 log requests in bob already"):
+            await link.create(REQUEST, a_request("bob", "alice", name="lr-3"))
+        await link.close()
+
+
 async def allow_logs(world: JobWorld, partner: str, **logs: Any) -> None:
     await world.client.patch(POLICY, partner, "", {"spec": {"logs": {"sources": ["engine"], **logs}}})
 
@@ -418,6 +431,27 @@ async def test_a_lost_connection_only_delays() -> None:
         assert (await status(net["bob"], "bob"))["phase"] == "Pending"
         net.cut("bob", "alice", down=False)
         await until(net, "bob", "bob", "AwaitingApproval")
+
+
+@pytest.mark.parametrize(("asks", "owner"), [("ann", "bob"), ("bob", "ann")], ids=["a lite asks", "a lite is asked"])
+async def test_a_lite_of_one_master_and_a_domain_of_another(asks: str, owner: str) -> None:
+    """ann is a lite of alice; bob knows her as a domain of alice's."""
+    home = {"ann": "alice", "bob": "bob"}
+    async with network("alice", "bob", makes=plane(FakeLogs())) as net:
+        await accept_jobs(net)
+        await net["alice"].add_domain("ann")
+        await net["bob"].add_domain("ann", nodes=0, role="partner", master="alice")
+        await net.settle(3)
+        job = a_job(a_task("a", parties=("alice", "ann", "bob")))
+        await net["alice"].client.create(JOB, job)
+        await net.until_phase("Succeeded")
+        await net[home[asks]].client.create(REQUEST, a_request(asks, owner))
+        await until(net, home[owner], owner, "AwaitingApproval")
+        await net.settle(2)
+        digest = await approve(net[home[owner]], owner)
+        done = await until(net, home[asks], asks, "Answered")
+        assert done["answer"]["digest"] == digest
+        assert [each["event"] for each in done["history"]] == ["Requested", "Received", "Answered"]
 
 
 # Domains of one control plane.

@@ -488,11 +488,16 @@ async def test_logs_of_others_are_not_searched(alice: World) -> None:
     assert partner.status.code == 11102
 
 
-async def test_a_lite_searches_its_own_files_too(agents: Agents, tmp_path: Path) -> None:
+async def test_a_lite_searches_its_own_files_and_asks_its_master(agents: Agents, tmp_path: Path) -> None:
     async with here(tmp_path, mode=Mode.LITE, client=Client(agents)) as lite:
         keep(lite, "t-0", "kept here")
         PodLogIndex.of(lite.here.paths.stdout).add(LoggedPod(1, "alice", "j", "t", "t-0", "u1"))
         agents.pages["alice"] = Disconnected("the master is away")
-        answer = await lite.call(SEARCH, "SearchLog", job_id="j", task_id="t")
+        answer = await lite.call(SEARCH, "SearchLog", job_id="j")
         assert [line.text for line in answer.lines] == ["kept here"]
-        assert "the master was not asked" in answer.notes[0]
+        assert any("the master was not asked" in note for note in answer.notes)
+        placed = {"at": "2026-01-02T03:04:04.000000000Z", "source": "scheduler", "text": "placed"}
+        agents.pages["alice"] = {"lines": [placed], "cursor": "", "notes": []}
+        answer = await lite.call(SEARCH, "SearchLog", job_id="j")
+        assert [line.text for line in answer.lines] == ["placed", "kept here"]
+        assert "tasks=t" in agents.asked[-1][1], "a lite may not read the job; it knows the tasks that ran here"

@@ -77,6 +77,12 @@ MATRIX: dict[str, Row] = {
     "QueryLog": Row((NOT_ON_MASTER, 13200, 13200), (NOT_ON_MASTER, NOT_ON_MASTER, NOT_ON_MASTER)),
     "QueryPodNode": Row((13201, 13201, ASKS), (13201, NO, NO)),
     "SearchLog": Row((OK, OK, OK), NONE),
+    # Log requests: each domain's own. There is none yet.
+    "AskPartnerLog": Row((OK, OK, ASKS), (OK, NO, NO)),
+    "QueryPartnerLog": Row((13910, 13910, ASKS), (13910, NO, NO)),
+    "ListPartnerLog": Row((OK, OK, ASKS), (OK, NO, NO)),
+    "ReviewPartnerLog": Row((13912, 13912, ASKS), (13912, NO, NO)),
+    "DeletePartnerLog": Row((13912, 13912, ASKS), (13912, NO, NO)),
     # Data: a domain's own. What is granted, and where it lies, is decided at home.
     "CreateDomainData": Row(ALL, (OK, NO, NO)),
     "UpdateDomainData": Row(ALL, (OK, NO, NO)),

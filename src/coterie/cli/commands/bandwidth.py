@@ -18,12 +18,13 @@ from coterie.kuscia.api.bandwidth import MBIT, bandwidth_problem, parse_bits
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES
 
 HELP = """
-Show the bandwidth of nodes, links and running tasks: capacity, what is reserved, what is used now (measured by the gateways
-every two seconds). With --node or --link: set a capacity, such as 100Mbps, 1Gbps or 10Gi; `none` takes it away.
+Show the bandwidth of nodes, links and running tasks: capacity, what is reserved, and what is used now, which the
+gateways measure every two seconds. With --node or --link: set a capacity, such as 100Mbps, 1Gbps or 10Gi; `none`
+takes it away.
 
 Examples:
   coterie bandwidth
-  coterie bandwidth --domain alice -o json
+  coterie bandwidth --of alice -o json
   coterie bandwidth --link alice,bob 100Mbps
   coterie bandwidth --node alice-node 1Gbps
   coterie bandwidth --link alice,bob none
@@ -32,7 +33,7 @@ Examples:
 
 def arguments(parser: options.Parser) -> None:
     parser.add_argument("amount", metavar="AMOUNT", nargs="?", default="", help="the capacity; none: not stated")
-    parser.add_argument("--domain", metavar="ID", default="", help="show this domain only")
+    parser.add_argument("--of", metavar="ID", default="", help="show this domain only")
     parser.add_argument("--node", metavar="NAME", default="", help="set the capacity of this node")
     parser.add_argument("--link", metavar="A,B", default="", help="set the capacity of the link between two domains")
     options.output_option(parser, ("table", "json", "yaml"))
@@ -56,10 +57,10 @@ def run(args: argparse.Namespace, app: App) -> int:
 
 
 async def _show(session: CliSession, args: argparse.Namespace) -> int:
-    reports = await own_reports(session, args.domain)
-    if args.domain and not reports:
+    reports = await own_reports(session, args.of)
+    if args.of and not reports:
         raise CliError(
-            f'Error: this control plane hosts no domain "{args.domain}"; `coterie domain ls` lists those it does'
+            f'Error: this control plane hosts no domain "{args.of}"; `coterie domain ls` lists those it does'
         )
     if args.output != "table":
         session.app.write(as_text({"domains": [asdict(each) for each in reports]}, args.output))

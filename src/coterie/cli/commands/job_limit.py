@@ -19,8 +19,8 @@ from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_TASKS
 
 HELP = """
-Limit what the running tasks of a job send to and receive from a partner by their own calls; `none` takes the limit away.
-It holds at our gateway for all requests that begin after it, within two seconds, and closes no connection.
+Limit what the running tasks of a job send to and receive from a partner by their own calls; `none` takes the limit
+away. It holds at our gateway for all requests that begin after it, within two seconds, and closes no connection.
 
 Examples:
   coterie job limit common-customers --to bob 50Mbps

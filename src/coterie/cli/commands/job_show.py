@@ -26,10 +26,10 @@ from coterie.node.trace_file import TRACE_FILE
 
 HELP = """
 Show a job in detail: task graph, approval of each party, why it waits or failed, conditions and events. With
---timeline: where the time went, for the job, its tasks and their parties on one time axis: waiting for room, reserved,
-pulling images, starting, running; and what was said about waits. Bars marked with * are what a partner reported. Objects
-store whole seconds only; for short jobs `coterie job run --timeline` is more precise, and so is a domain of this machine
-that records traces.
+--timeline: where the time went, for the job, its tasks and their parties on one time axis: waiting for room,
+reserved, pulling images, starting, running; and what was said about waits. Bars marked with * are what a partner
+reported. Objects store whole seconds only; for short jobs `coterie job run --timeline` is more precise, and so is a
+domain of this machine that records traces.
 
 Examples:
   coterie job show common-customers
@@ -80,9 +80,9 @@ def _recorded(app: App, args: argparse.Namespace, seen: JobSnapshot) -> Recorded
 
 def _timeline(app: App, args: argparse.Namespace, seen: JobSnapshot) -> None:
     now, recorded = time.time(), _recorded(app, args, seen)
-    said = timeline.notes(seen.job, seen.tasks, seen.events, now)
+    notes = timeline.wait_notes(seen.job, seen.tasks, seen.events, now)
     times = seen.facts | dict(recorded.moments)
-    line = timeline.timeline(seen.job, times, now, exact=recorded.whole, said=said, details=recorded.details)
+    line = timeline.timeline(seen.job, times, now, exact=recorded.whole, notes=notes, details=recorded.details)
     if args.output != "table":
         app.write(as_text(asdict(line), args.output))
     elif args.timeline:

@@ -128,6 +128,7 @@ def recorded_job(job: KusciaJob, spans: Iterable[RecordedSpan]) -> RecordedJob:
             moments[Moment(_TASK[span.name], alias)] = span.end
         elif span.name.startswith("task "):
             moments[Moment(CREATED, alias)] = span.begin
+            moments.setdefault(Moment(RUNNING), span.begin)
         elif span.name == "image pull":
             moments |= {Moment(PULLING, alias, party): span.begin, Moment(PULLED, alias, party): span.end}
         elif kind := _detail(span.name):

@@ -232,7 +232,7 @@ def _event_times(event: Object) -> tuple[float | None, float | None]:
     return first, last if last is not None else first
 
 
-def notes(job: KusciaJob, tasks: Iterable[KusciaTask], events: Iterable[Object], now: float) -> tuple[Note, ...]:
+def wait_notes(job: KusciaJob, tasks: Iterable[KusciaTask], events: Iterable[Object], now: float) -> tuple[Note, ...]:
     """What was said about waits: warnings about pods and tasks, and what tasks wait for now."""
     aliases = {template.task_id: template.alias for template in job.spec.tasks if template.task_id}
     own = [task for task in tasks if task.metadata.name in aliases]
@@ -289,10 +289,10 @@ def timeline(
     now: float,
     *,
     exact: bool = False,
-    said: tuple[Note, ...] = (),
+    notes: tuple[Note, ...] = (),
     details: Mapping[tuple[str, str], Sequence[Bar]] | None = None,
 ) -> Timeline:
-    """`said`: the notes. `details`: bars that belong to a party of a task, by alias and party."""
+    """`details`: bars that belong to a party of a task, by alias and party."""
     state = job_state(job, ())
     known = {what: when for what, when in times.items() if when is not None}
     begin = known.get(Moment(CREATED), min(known.values(), default=now))
@@ -303,6 +303,7 @@ def timeline(
         if not spans:
             continue
         bars.append(Bar(task.alias, 1, spans))
+        placed = any(Moment(MADE, task.alias, party.domain) in times for party in task.parties)
         for party in dict.fromkeys(party.domain for party in task.parties):
             until = known.get(Moment(ENDED, task.alias), end)
             inner = _spans(known, task.alias, party, (MADE, RUNNING), _PARTY, until)
@@ -311,13 +312,13 @@ def timeline(
             if inner:
                 bars.append(Bar(party, 2, inner, reported))
                 bars += (details or {}).get((task.alias, party), ())
-            elif Moment(RUNNING, task.alias, party) in times or Moment(ENDED, task.alias, party) in times:
+            elif reported and placed:
                 bars.append(Bar(party, 2, _reported(known, task.alias, until), reported=True))
     last = max((bar.spans[-1].end for bar in bars if bar.spans), default=end)
     after = {task.alias: task.after for task in state.tasks}
     trace = trace_id(job.spec.initiator, job.metadata.name)
     whole = max(end, last)
-    return Timeline(state.name, state.phase, begin, whole, tuple(bars), exact, _chain(known, after), trace, said)
+    return Timeline(state.name, state.phase, begin, whole, tuple(bars), exact, _chain(known, after), trace, notes)
 
 
 def _reported(known: Mapping[Moment, float], task: str, end: float) -> tuple[TimelineSpan, ...]:

@@ -78,6 +78,8 @@ class JobSpans:
         """By uid of the task, then by span."""
         self.tasks: dict[str, ActiveTask] = {}
         """By name: those that have not ended."""
+        self._complete: set[str] = set()
+        """Uids of tasks that ended and are recorded: of them nothing more is looked at."""
 
     def follow_control_plane(
         self, jobs: Informer[KusciaJob], tasks: Informer[KusciaTask], reservations: Informer[TaskResource]
@@ -97,8 +99,14 @@ class JobSpans:
 
     def task_changed(self, change: ObjectChange[KusciaTask]) -> None:
         task = change.object
-        meta, trace = task.metadata, trace_context.task_trace(task)
-        found = stages.task_stages(task)
+        meta = task.metadata
+        if meta.uid in self._complete:
+            if _gone(change):
+                self._complete.discard(meta.uid)
+                self._followed.pop(meta.uid, None)
+                self._traces.pop(meta.uid, None)
+            return
+        trace, found = trace_context.task_trace(task), stages.task_stages(task)
         over = _gone(change) or bool(found and found[0].end is not None)
         if over:
             self.tasks.pop(meta.name, None)
@@ -112,6 +120,8 @@ class JobSpans:
         self._update(meta.uid, trace, found, gone=_gone(change))
         if over:
             self._seen.pop(meta.uid, None)
+            if not _gone(change):
+                self._complete.add(meta.uid)
 
     def reservation_changed(self, change: ObjectChange[TaskResource]) -> None:
         reservation = change.object
@@ -134,7 +144,7 @@ class JobSpans:
         if where is None:
             return
         try:
-            pod = msgspec.convert(change.object, Pod, strict=False)
+            pod = msgspec.convert(_essence(change.object), Pod, strict=False)
         except msgspec.ValidationError:
             return
         found = stages.pod_stages(pod, where)
@@ -206,6 +216,14 @@ def _gone(
     change: ObjectChange[KusciaJob] | ObjectChange[KusciaTask] | ObjectChange[TaskResource] | ObjectChange[Object],
 ) -> bool:
     return change.type == "deleted"
+
+
+def _essence(pod: Object) -> Object:
+    """What stages are about: most of a pod is its spec and who wrote which field."""
+    meta = pod["metadata"]
+    kept = {key: meta[key] for key in ("name", "namespace", "uid", "creationTimestamp", "labels") if key in meta}
+    node = (pod.get("spec") or {}).get("nodeName") or ""
+    return {"metadata": kept, "spec": {"nodeName": node}, "status": pod.get("status") or {}}
 
 
 def _precise(seconds: float, now: int) -> int:

@@ -69,6 +69,8 @@ class PodLogIndex:
         self._exists = exists
         self._pods: dict[str, LoggedPod] | None = None
         self._lines = 0
+        self._read: tuple[int, int, int] | None = None
+        """What the file was when it was read."""
 
     @classmethod
     def of(cls, stdout: Path, *, shared: bool = False) -> PodLogIndex:
@@ -112,9 +114,17 @@ class PodLogIndex:
         self._pods = {pod.uid: pod for pod in kept}
         self._lines = len(kept)
 
+    def _signature(self) -> tuple[int, int, int] | None:
+        try:
+            facts = self._file.stat()
+        except OSError:
+            return None
+        return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
     def _load(self) -> dict[str, LoggedPod]:
-        if self._pods is not None and not self._shared:
+        if self._pods is not None and (not self._shared or self._read == self._signature()):
             return self._pods
+        self._read = self._signature()
         data = files.read_bytes_or_none(self._file) or b""
         lines = data.decode("utf-8", "replace").split("\n")
         torn = bool(lines.pop())

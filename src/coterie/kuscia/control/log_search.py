@@ -135,7 +135,7 @@ class NodeLogSearch:
         lines = [self._line(line, streams[line.stream][1], namespace, query) for line in answer.lines]
         notes = list(answer.notes)
         if sources & {SCHEDULER, CONTROLLER} and (own or self._plane) and not self._paths.log("coterie").exists():
-            notes.append(f"{self._node or 'the control plane'} writes its own log to its terminal, not to a file")
+            notes.append(f"{self._node or 'the node'} writes its own log to its terminal, not to a file")
         if len(pods) > MAX_PODS and ENGINE in sources:
             notes.append(f"{len(pods)} pods belong to it; only the newest {MAX_PODS} were searched: name a task")
         return RawLogPage([line for line in lines if line["source"] in sources], answer.frontier, notes)
@@ -146,7 +146,7 @@ class NodeLogSearch:
             job=job,
             tasks=tasks,
             pods=frozenset(pod.pod for pod in pods),
-            other_tasks=tuple(sorted(each for each in known - tasks if any(each.startswith(f"{t}-") for t in tasks))),
+            other_tasks=tuple(sorted(each for each in known - tasks if _continues(each, tasks))),
             services=frozenset(service for pod in pods for service in pod.services),
             namespace=namespace if self._plane else "",
             unnamed=namespace == CROSS_DOMAIN,
@@ -220,6 +220,11 @@ def tasks_of(params: Mapping[str, str]) -> list[str]:
         if faults := dns_subdomain_faults(each):
             raise LogQueryRefused("tasks", f"{each[:64]!r} is no name: {faults[0]}")
     return tasks
+
+
+def _continues(name: str, tasks: Collection[str]) -> bool:
+    """Whether the name is that of one of the tasks with `-` and more after it."""
+    return any(char == "-" and name[:at] in tasks for at, char in enumerate(name))
 
 
 def _normal(moment: datetime | None) -> str:

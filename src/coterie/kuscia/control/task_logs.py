@@ -27,13 +27,16 @@ _MAX_TASKS: Final = 256
 class ApiTaskLogs:
     """A `TaskLogs`."""
 
-    def __init__(self, client: Client, domains: Sequence[str], *, skip_nodes: Sequence[str] = ()) -> None:
+    def __init__(
+        self, client: Client, domains: Sequence[str], *, skip_nodes: Sequence[str] = (), tasks: Sequence[str] = ()
+    ) -> None:
         """`domains`: whose logs are asked for; who asks needs `get pods/log` in their namespaces. Lines of the control plane that
         are about no single domain come with `get pods/log` in `cross-domain`, and are left out without it. `skip_nodes`: searched
-        otherwise."""
+        otherwise. `tasks`: of the job, where the job itself may not be read."""
         self._client = client
         self._domains = tuple(domains)
         self._skip_nodes = tuple(skip_nodes)
+        self._known_tasks = tuple(tasks)
         self._tasks: dict[str, tuple[str, ...]] = {}
 
     async def query(self, query: LogQuery) -> LogPage:
@@ -68,7 +71,7 @@ class ApiTaskLogs:
             try:
                 found = await self._client.get(KUSCIA_JOBS, job, CROSS_DOMAIN)
             except (NotFound, Forbidden):
-                return ()
+                return self._known_tasks[:_MAX_TASKS]
             self._tasks[job] = tuple(each.task_id for each in found.spec.tasks if each.task_id)[:_MAX_TASKS]
         return self._tasks[job]
 

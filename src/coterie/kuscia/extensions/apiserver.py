@@ -20,7 +20,7 @@ from coterie.kuscia.extensions.app_images import warn_of_image_id
 from coterie.kuscia.extensions.data_sources import check_data_source
 from coterie.kuscia.extensions.gpu_jobs import GpuJobUse
 from coterie.kuscia.extensions.kinds import STORED_ONLY
-from coterie.kuscia.extensions.log_requests import check_log_request
+from coterie.kuscia.extensions.log_requests import LogRequestAdmission
 
 DOMAIN_ROLE = "domain-cluster-res"
 """Kuscia's name of the ClusterRole that lets a domain's account manage the domain's nodes."""
@@ -70,7 +70,11 @@ def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda:
         namespaces=(CROSS_DOMAIN,),
         definitions=_Definitions(),
         roles=_ROLES,
-        admission=lambda state, clock: (check_data_source, warn_of_image_id, check_log_request),
+        admission=lambda state, clock: (
+            check_data_source,
+            warn_of_image_id,
+            LogRequestAdmission(state.find_collection),
+        ),
         authorization=lambda authorizer: (GpuJobUse(authorizer),),
         node_ownership=NodeOwnership(
             _NODE_NAMESPACE,

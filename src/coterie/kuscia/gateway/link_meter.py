@@ -31,15 +31,15 @@ class MeasuredBandwidth:
 
 class LinkMeter:
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """No task runs: the next sample is a first one."""
         self._last: BandwidthCounters | None = None
         self._totals: dict[TaskLink, ByteCount] = {}
         self._task_rates: dict[TaskLink, deque[tuple[float, ByteCount]]] = {}
         self._link_rates: dict[str, deque[tuple[float, ByteCount]]] = {}
         self._at: float | None = None
-
-    def reset(self) -> None:
-        """No task runs: the next sample is a first one."""
-        self.__init__()  # type: ignore[misc]
 
     def observe(
         self,
@@ -110,9 +110,12 @@ def noticeable(old: MeasuredBandwidth, new: MeasuredBandwidth) -> bool:
     ] or [u.peer for u in old.links] != [u.peer for u in new.links]:
         return True
     rates: list[tuple[int, int]] = []
-    for one, other in zip((*old.tasks, *old.links), (*new.tasks, *new.links), strict=True):
-        rates.append((one.sent_bits_per_second, other.sent_bits_per_second))
-        rates.append((one.received_bits_per_second, other.received_bits_per_second))
+    for task, task_now in zip(old.tasks, new.tasks, strict=True):
+        rates.append((task.sent_bits_per_second, task_now.sent_bits_per_second))
+        rates.append((task.received_bits_per_second, task_now.received_bits_per_second))
+    for link, link_now in zip(old.links, new.links, strict=True):
+        rates.append((link.sent_bits_per_second, link_now.sent_bits_per_second))
+        rates.append((link.received_bits_per_second, link_now.received_bits_per_second))
     return any(
         abs(was - now) > max(_NOTICEABLE_BITS, _NOTICEABLE_SHARE * max(was, now)) or (was > 0) != (now > 0)
         for was, now in rates

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from coterie.base.backoff import Policy
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
@@ -56,6 +57,8 @@ from coterie.kuscia.interconn.member import AWAY
 BY_ORIGIN = "interconn/log-request-origin"
 BY_REQUEST_NAME = "interconn/log-request-name"
 _PLAIN = LOG_REQUESTS.as_dynamic
+SELDOM = Policy(first=0.5, factor=2.0, limit=30.0, jitter=0.3)
+"""Pauses before a partner that does not have this kind is asked for it again."""
 _LATER = 2.0
 """Seconds after which a partner's namespace that was missing is tried again."""
 

@@ -147,7 +147,7 @@ class MemberRunners:
         self._log.info("Following a partner's jobs", host=host_, member=namespace)
         remote = self._connect(host_)
         informers = Informers(remote, retry=AWAY, observer=status)
-        optional = Informers(remote, retry=AWAY, observer=log_requests.OptionalKind(status))
+        optional = Informers(remote, retry=log_requests.SELDOM, observer=log_requests.OptionalKind(status))
         parts: list[Runnable] = [
             *member.make(host_, namespace, remote, informers, self._client, self._informers, clock=self._clock),
             deployments.make_member(

@@ -96,6 +96,10 @@ class ApiErrorCode(IntEnum):
     # Bandwidth; ours.
     QUERY_BANDWIDTH = 13900
     SET_BANDWIDTH = 13901
+    # Logs of partners; ours.
+    QUERY_PARTNER_LOG = 13910
+    ASK_PARTNER_LOG = 13911
+    REVIEW_PARTNER_LOG = 13912
     # Those of ConfManager, which signs certificates.
     BAD_CERTIFICATE_REQUEST = 2000
     GENERATE_CERTIFICATE = 2200

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from coterie.base.log_pages import RawLogPage, merged
@@ -94,7 +96,7 @@ async def _page(here: OperationContext, domain: str, query: LogQuery) -> LogPage
 
 
 async def _lite_page(here: OperationContext, query: LogQuery) -> RawLogPage:
-    index = PodLogIndex.of(here.paths.stdout, shared=True)
+    index = _index_of(here.paths.stdout)
     local = NodeLogSearch(here.paths, here.domain, here.clock, node=here.node, index=index, scanner=_SCANNER)
     try:
         own = await local.page(here.domain, query)
@@ -103,11 +105,18 @@ async def _lite_page(here: OperationContext, query: LogQuery) -> RawLogPage:
     except ScanFailed as failed:
         raise invalid("grep", str(failed)) from failed
     skipped = [here.node] if here.node else []
+    tasks = sorted({pod.task for pod in index.find(here.domain, job=query.job)})
     try:
-        others = await ApiTaskLogs(here.client, [here.domain], skip_nodes=skipped).raw(query)
+        others = await ApiTaskLogs(here.client, [here.domain], skip_nodes=skipped, tasks=tasks).raw(query)
     except (ApiError, TransportError) as problem:
         others = RawLogPage(notes=(f"the master was not asked: {problem}",))
     return merged((own, others), query.limit)
+
+
+@cache
+def _index_of(stdout: Path) -> PodLogIndex:
+    """Read again only when the agent has changed it."""
+    return PodLogIndex.of(stdout, shared=True)
 
 
 def _line(line: LogLine) -> Object:

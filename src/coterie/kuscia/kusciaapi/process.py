@@ -34,7 +34,7 @@ _BELOW = rf"/namespaces/{_NAME}"
 _ONE = rf"(?P<one>/{_NAME})"
 _KEPT = (
     rf"{_KUSCIA}/(domains|clusterdomainroutes|appimages){_ONE}?",
-    rf"{_KUSCIA}{_BELOW}/(kusciajobs|kusciadeployments|domaindatas|domaindatasources|domaindatagrants){_ONE}?",
+    rf"{_KUSCIA}{_BELOW}/(kusciajobs|kusciadeployments|domaindatas|domaindatasources|domaindatagrants|logrequests){_ONE}?",
     rf"{_KUSCIA}{_BELOW}/kusciajobs{_ONE}/status",
 )
 """What the operations write."""

@@ -15,6 +15,7 @@ from coterie.kuscia.kusciaapi import (
     jobs,
     log_search,
     logs,
+    partner_logs,
     routes,
     servings,
 )
@@ -29,6 +30,7 @@ OPERATIONS: tuple[ApiOperation, ...] = (
     *jobs.OPERATIONS,
     *logs.OPERATIONS,
     *log_search.OPERATIONS,
+    *partner_logs.OPERATIONS,
     *domaindata.OPERATIONS,
     *datasources.OPERATIONS,
     *grants.OPERATIONS,

@@ -12,6 +12,7 @@ Objects have whole seconds; whoever follows them while they change knows better 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from coterie.base.trace import Value, span_id
@@ -201,6 +202,8 @@ def _reason(phase: str, message: str) -> str:
     return message or phase if phase else ""
 
 
+@lru_cache(maxsize=512)
 def _time(text: str | None) -> float | None:
+    """An object has the same times at each of its changes."""
     found = parse_time(text)
     return found.timestamp() if found is not None else None

@@ -13,7 +13,7 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock, rfc3339
 from coterie.base.ids import uid4
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
-from coterie.kube.api.meta import Object, ObjectKey, controller_of
+from coterie.kube.api.meta import Object, ObjectKey, controller_of, find_condition
 from coterie.kube.api.pod_state import parse_time
 from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.merge import changes
@@ -27,6 +27,7 @@ from coterie.kube.control.preconditions import preconditions, write_status
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.bandwidth_capacity import DomainBandwidth, domain_bandwidth
 from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.jobs.conditions import WAITING
 from coterie.kuscia.api.jobs.phases import JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
 from coterie.kuscia.api.jobs.references import ungranted
 from coterie.kuscia.api.jobs.retries import TASK_STOPPED
@@ -51,6 +52,7 @@ from coterie.kuscia.api.types.job import (
     TaskTemplate,
 )
 from coterie.kuscia.api.types.partner_policy import PartnerPolicy
+from coterie.kuscia.api.waiting import WaitReason
 from coterie.kuscia.control.job_metrics import JobMetrics
 from coterie.kuscia.control.log_facts import facts_of_job
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
@@ -330,6 +332,22 @@ class KusciaJobReconciler:
         written = await write_status(self._client, KUSCIA_JOBS, job, job.status, status)
         if written and status.phase != job.status.phase:
             self._record_event(job, status)
+        if written:
+            self._record_waiting(job, status)
+
+    def _record_waiting(self, job: KusciaJob, status: KusciaJobStatus) -> None:
+        """An event when the job begins to wait for a person of ours, for a retry or for room; not for each attempt."""
+        before = find_condition(job.status.conditions, WAITING)
+        now = find_condition(status.conditions, WAITING)
+        if self._events is None or now is None or (before is not None and before.reason == now.reason):
+            return
+        asks_us = now.reason == WaitReason.APPROVAL and any(
+            is_own(self.domains.cache.get(party)) for party in now.message.split(", ")
+        )
+        if asks_us or now.reason in (WaitReason.RETRY, WaitReason.QUOTA):
+            resource = KUSCIA_JOBS.resource
+            about = reference_to(job, api_version=resource.api_version, kind=resource.kind)
+            self._events.normal(about, WAITING, status.message)
 
     def _record_event(self, job: KusciaJob, status: KusciaJobStatus) -> None:
         log = self._log.bind(job=job.metadata.name, phase=status.phase, trace_id=job_trace(job))

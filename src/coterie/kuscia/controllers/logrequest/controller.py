@@ -84,9 +84,10 @@ class LogRequestReconciler:
         if request is None or request.metadata.deleting:
             return DONE
         if not self._ours(key.namespace):
-            if plan.mirror_is_stale(request, self._clock.now()):
+            step = plan.mirror(request, self._clock.now())
+            if step.delete:
                 await self._delete(request)
-            return DONE
+            return Result(after=step.after)
         if request.spec.requester == key.namespace:
             return await self._outgoing(request)
         if request.spec.owner == key.namespace:

@@ -184,7 +184,9 @@ def incoming(
         return RequestStep(_expired(request, now))
     preview = status.preview
     if preview is None or preview.generation != review.generation:
-        return RequestStep(status, read=True)
+        if job is None:
+            return RequestStep(ended(status, LogRequestPhase.REJECTED, f"job {request.spec.job} was deleted", now))
+        return RequestStep(status, read=True, after=left)
     if review.decision == APPROVE:
         if review.digest == preview.digest:
             return _answer(request, status, preview, bounds_of(request.spec).keep, review.by, now)
@@ -328,7 +330,8 @@ def surplus(records: Iterable[LogRequest], now: datetime) -> tuple[LogRequest, .
     return tuple(over[: max(0, len(over) - MOST_RECORDS)])
 
 
-def mirror_is_stale(request: LogRequest, now: datetime) -> bool:
-    """A mirror that nobody removed: longer than any request may live."""
-    made = parsed_time(request.metadata.creation_timestamp or "")
-    return made is not None and (now - made).total_seconds() > 3 * RETENTION_SECONDS
+def mirror(request: LogRequest, now: datetime) -> RequestStep:
+    """Removed when nobody else did: after longer than any request may live."""
+    made = parsed_time(request.metadata.creation_timestamp or "") or now
+    left = 3 * RETENTION_SECONDS - (now - made).total_seconds()
+    return RequestStep(request.status, after=left + 1 if left > 0 else None, delete=left <= 0)
