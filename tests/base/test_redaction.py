@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import random
 import string
@@ -37,6 +38,18 @@ CUT = [
     ("aes b64 ABEiM0RVZneImaq7zN3u/w==", "ABEiM0RV"),
     ("ghp_0123456789abcdefghij", "ghp_0123"),
     (PEM.replace("\n", "\\n"), "MIIEpAIB"),
+    ('{"password": "ab\\"cd-rest"}', "rest"),
+    ('{"passwords": ["hunter2", "other3"]}', "other3"),
+    ('"password":{"value":"hunter2"}', "hunter2"),
+    ("password:          hunter2", "hunter2"),
+    ("\x1b[36mpassword\x1b[0m=\x1b[1mhunter2\x1b[0m", "hunter2"),
+    ("\x1b[36mpassword\x1b[0m: hunter2", "hunter2"),
+    ("pass\u200bword=hunter2", "hunter2"),
+    ("数据库密码：hunter2", "hunter2"),
+    ("<db:password>hunter2</db:password>", "hunter2"),
+    ("open root:hunter2@tcp(127.0.0.1:3306)/db", "hunter2"),
+    ("clone https://abcdefghijk12345@git.example/x", "abcdefghijk"),
+    ("CREATE USER a IDENTIFIED BY 'hunter2'", "hunter2"),
 ]
 
 
@@ -105,6 +118,26 @@ def test_a_known_value_is_found_in_every_encoding() -> None:
             assert piece not in shown or secret.encode() not in base64.b64decode(piece + "==", validate=False)
 
 
+def test_a_known_value_is_found_as_programs_quote_it() -> None:
+    secret = 'pl4nted"s\u00e9cret/\\value&'
+    raw = secret.encode()
+    for text in (
+        json.dumps(secret),
+        json.dumps(secret, ensure_ascii=False),
+        json.dumps(secret).replace("/", "\\/"),
+        json.dumps(json.dumps(secret)),
+        html.escape(secret),
+        quote(secret, safe="").lower(),
+        quote(quote(secret, safe=""), safe=""),
+        raw.hex().upper(),
+        raw.hex(":"),
+        repr(raw),
+        base64.b32encode(raw).decode(),
+        "pl4nted\x1b[1m" + secret.removeprefix("pl4nted"),
+    ):
+        assert "[redacted:known]" in Redactor([secret]).line(f"x {text} y"), text
+
+
 def test_short_known_values_do_not_cut_words() -> None:
     assert Redactor(["a", "test"]).line("a test") == "a test"
 
@@ -171,6 +204,11 @@ HOSTILE = [
     "://a:" + "b" * 6000,
     "secret" + " " * 6000,
     '\\"' * 3000,
+    "token=[" * 900,
+    'token="\\' * 800,
+    "<token>" * 900,
+    "a:b@" * 1500,
+    "\x1b[" * 3000,
     "0" * 6000,
 ]
 

@@ -200,3 +200,16 @@ def test_the_last_lines_of_a_large_log(tmp_path: Path) -> None:
     assert kept[-1] == "line 9999"
     assert len(kept) < 12
     assert all(each.startswith("line ") for each in kept)
+
+
+def test_what_callers_wrote_into_headers_does_not_steer_the_terminal(home: Path) -> None:
+    """Envoy refuses most control characters, and not those that begin a command in UTF-8."""
+    hostile = "\u009b2J\u202e"
+    lines = [into(f"bob{hostile}", f"t{hostile}-0.alice.svc", 401), out("x.bob.svc", 200, took=60_000, path=hostile)]
+    logs = home / "alice" / "var" / "logs" / "envoy"
+    (logs / "external.log").write_text(lines[0])
+    (logs / "internal.log").write_text(lines[1])
+    code, text = run(home)
+    assert code == 0
+    assert "2J" in text
+    assert not {"\u009b", "\u202e", "\x1b"}.intersection(text)

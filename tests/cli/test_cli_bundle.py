@@ -143,3 +143,14 @@ def test_secrets_are_known_by_value(root: Path) -> None:
     )
     assert {DEPLOY_TOKEN, PASSWORD, ROUTE_TOKEN, BEARER, CALLER_TOKEN, API_TOKEN, CLIENT_KEY} <= set(known)
     assert clean_document({"a": {"b": f"x {CALLER_TOKEN} y"}}, Redactor(known)) == {"a": {"b": "x [redacted:known] y"}}
+
+
+def test_a_file_that_somebody_put_there_is_replaced_and_not_written_to(root: Path) -> None:
+    elsewhere = root / "elsewhere"
+    elsewhere.write_text("untouched")
+    (root / "b.tar.gz").symlink_to(elsewhere)
+    code, _, target = bundle(root)
+    assert code == 0
+    assert elsewhere.read_text() == "untouched"
+    assert not target.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o600

@@ -243,3 +243,28 @@ def test_objects_nested_without_end_are_cut() -> None:
     for _ in range(200):
         node = {"a": node}
     assert "planted" not in json.dumps(without_secrets({"kind": "X", "spec": node}, Redactor()))
+
+
+def test_values_inside_of_a_secret_that_is_a_document_are_known() -> None:
+    documents = {
+        ".dockerconfigjson": json.dumps({"auths": {"r.example": {"username": "u", "password": "planted-in-json"}}}),
+        ".env": "MODE=slow\nDB_PASSWORD='planted-in-a-line'\n",
+        "config.yaml": "db:\n  user: a\n  pass: planted-in-yaml\n",
+    }
+    data = {name: base64.b64encode(text.encode()).decode() for name, text in documents.items()}
+    known = secret_values([{"kind": "Secret", "data": data}, {"kind": "Secret", "stringData": documents}])
+    redactor = Redactor(known)
+    for value in ("planted-in-json", "planted-in-a-line", "planted-in-yaml"):
+        assert value not in redactor.line(f"connect with {value} now")
+
+
+def test_no_name_leads_out_of_the_folder() -> None:
+    files = {"logs/../../../etc/x.log": "a", "objects/pod//y.yaml": "b", "logs/a\nb/\x1b.log": "c", "README.md": "d"}
+    with tarfile.open(fileobj=io.BytesIO(write_archive(files, "j-bundle", NOW))) as archive:
+        names = archive.getnames()
+    assert names == [
+        "j-bundle/logs/_../_../_../etc/x.log",
+        "j-bundle/objects/pod/_/y.yaml",
+        "j-bundle/logs/a_b/_.log",
+        "j-bundle/README.md",
+    ]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 
+import msgspec
 import pytest
 from test_cli_domain import certificate
 
 from coterie.cli.commands import logrequest
+from coterie.cli.log_requests import excerpt_line, excerpt_notes, row_of, sheet_of, shown_text
 from coterie.kube.client import kubeconfig
+from coterie.kuscia.api.log_requests import request_fault
+from coterie.kuscia.api.types.log_request import LogExcerpt, LogRequest
 
 API = "kuscia.secretflow/v1alpha1"
 
@@ -160,3 +164,29 @@ def test_a_bundle_of_a_job_without_logs(plane):
     assert done.code == 0, done.err
     assert (plane.folder / "out.tar.gz").stat().st_mode & 0o777 == 0o600
     assert f'No logs of {plane.peer}: coterie job bundle {plane.job} --ask "why"' in done.out
+
+
+def test_nothing_in_a_request_steers_the_terminal():
+    hostile = "\x1b]0;x\x07\u202e"
+    request = msgspec.convert(
+        {
+            "metadata": {"name": "lr", "namespace": "own"},
+            "spec": {
+                "requester": "bob",
+                "owner": "own",
+                "job": "j",
+                "reason": hostile,
+                "task": hostile,
+                "grep": hostile,
+            },
+            "status": {"message": hostile, "history": [{"time": "t", "event": hostile, "by": hostile}]},
+        },
+        LogRequest,
+    )
+    excerpt = LogExcerpt(text=f"a\n{hostile}\n", notes=(hostile,), digest=hostile)
+    shown = [*row_of(request), *sheet_of(request), *excerpt_notes(excerpt), excerpt_line(excerpt)]
+    assert not [each for each in shown if "\x1b" in each or "\x07" in each or "\u202e" in each]
+    assert shown_text(excerpt.text) == "a\n\\x1b]0;x\\x07\\u202e\n"
+    plain = msgspec.structs.replace(request.spec, task="", grep="", reason="r")
+    for hidden in ({"task": "\x1b"}, {"grep": "\x1b"}):
+        assert "cannot be shown" in request_fault(msgspec.structs.replace(plain, **hidden))

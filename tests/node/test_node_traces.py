@@ -80,6 +80,13 @@ def test_what_cannot_be_meant_is_refused(otlp: dict[str, Any], why: str) -> None
         parsed(otlp=otlp)
 
 
+@pytest.mark.parametrize("endpoint", ["https://u:planted@c:4318", "https://c:4318/v1/traces?token=planted"])
+def test_a_secret_in_the_endpoint_is_not_repeated(endpoint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parsed(otlp={"endpoint": endpoint})
+    assert "planted" not in str(refused.value)
+
+
 def test_headers_are_secrets(tmp_path: Path) -> None:
     file = tmp_path / "headers"
     file.write_text("# of the collector\nAuthorization: Bearer abc:def\n\nx-team: a\n")

@@ -13,6 +13,8 @@ Rather too much is cut than too little: a long identifier with capital letters, 
 from __future__ import annotations
 
 import base64
+import html
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -33,8 +35,10 @@ _CUT: Final = " [cut]"
 
 _NAMES = (
     r"pass(?:word|wd|phrase)|pwd|secret(?!flow)|token|credential|api[-_]?key|access[-_]?key|account[-_]?key|private[-_]?key|"
-    r"client[-_]?key(?:-data)?|encryption[-_]?key|sas[-_]?key|signature"
+    r"client[-_]?key(?:-data)?|encryption[-_]?key|sas[-_]?key|signature|密码|口令|令牌|密钥|秘钥"
 )
+_SIGN = r"\s{0,16}(?:[:=：＝]>?|->)\s{0,16}"
+"""Between a name and its value."""
 _BEGIN = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _END = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _BEGIN_KEY = re.compile(_BEGIN)
@@ -58,17 +62,26 @@ _RULES: Final[tuple[_Rule, ...]] = (
     ("private-key", re.compile(rf"{_BEGIN}.*?(?:{_END}|$)"), _mark("private-key")),
     (
         "authorization",
-        re.compile(r"""(?i)((?:authorization|cookie)\\?["']?\s{0,4}[:=]\s{0,4}\\?["']?)[^\r\n"']{1,4096}"""),
+        re.compile(rf"""(?i)((?:authorization|cookie)\\?["']?{_SIGN}\\?["']?)[^\r\n"']{{1,4096}}"""),
         rf"\1{_mark('authorization')}",
     ),
     ("bearer", re.compile(r"(?i)\b(bearer\s{1,4})[\w.~+/=-]{6,4096}"), rf"\1{_mark('bearer')}"),
     ("jwt", re.compile(r"\beyJ[\w-]{8,4096}(?:\.[\w-]{0,4096}){1,4}"), _mark("jwt")),
-    ("url", re.compile(r"""(?<=://)[^\s/:@"'<>]{0,128}:[^\s"'<>]{0,256}@"""), _mark("url")),
+    (
+        "url",
+        re.compile(
+            r"""(?<=://)(?:[^\s/:@"'<>]{0,128}:[^\s"'<>]{0,256}|[^\s/:@"'<>]{16,512})@"""
+            # A data source name of MySQL.
+            r"""|(?<![\w.@:/-])[\w.-]{1,64}:[^\s"'<>@]{1,128}@(?=(?:tcp|unix|udp)?\()"""
+        ),
+        _mark("url"),
+    ),
     (
         "secret",
         re.compile(
-            rf"""(?i)((?:{_NAMES})[\w.-]{{0,32}}\\?["']?\s{{0,4}}[:=]>?\s{{0,4}})"""
-            r"""(?:\\?"[^"]{0,4096}|\\?'[^']{0,4096}|[^\s,;&"']{1,4096})"""
+            rf"""(?i)((?:{_NAMES})[\w.-]{{0,32}}\\?["']?{_SIGN})"""
+            r"""(?:\[[^\]]{0,4096}|\{[^}]{0,4096}|\\"[^"]{0,4096}|"(?:[^"\\]|\\.){0,4096}"""
+            r"""|\\'[^']{0,4096}|'(?:[^'\\]|\\.){0,4096}|[^\s,;&"']{1,4096})"""
         ),
         rf"\1{_mark('secret')}",
     ),
@@ -85,6 +98,12 @@ _RULES: Final[tuple[_Rule, ...]] = (
         ),
         rf"\1\2{_mark('secret')}",
     ),
+    (
+        "element",
+        re.compile(rf"(?i)(<[\w:.-]{{0,32}}(?:{_NAMES})[\w.-]{{0,32}}>)[^<]{{1,4096}}"),
+        rf"\1{_mark('secret')}",
+    ),
+    ("sql", re.compile(r"(?i)\b(identified\s{1,4}by\s{1,4})['\"][^'\"]{1,4096}"), rf"\1{_mark('secret')}"),
     (
         "vendor-key",
         re.compile(
@@ -160,7 +179,13 @@ def _end_of_class(pattern: str, begin: int) -> int:
 def encodings_of(value: str) -> tuple[str, ...]:
     """How a secret may stand in a text: plain, in URLs, in JSON, in hexadecimal, in base64 (also in the middle of something else)."""
     raw = value.encode("utf-8", "surrogatepass")
-    out = [value, quote(value, safe=""), quote_plus(value), raw.hex(), value.encode("unicode_escape").decode()]
+    percent = quote(raw, safe="")
+    out = [value, percent, quote_plus(raw), _lower_percent(percent), quote(percent, safe="")]
+    out += [raw.hex(), raw.hex().upper(), raw.hex(":"), value.encode("unicode_escape").decode(), repr(raw)[2:-1]]
+    out += [html.escape(value), base64.b32encode(raw).decode().rstrip("=")]
+    for ascii_only in (True, False):
+        escaped = json.dumps(value, ensure_ascii=ascii_only)[1:-1]
+        out += [escaped, escaped.replace("/", "\\/"), json.dumps(escaped)[1:-1]]
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         out.append(encode(raw).decode().rstrip("="))
         for before in range(3):
@@ -170,6 +195,10 @@ def encodings_of(value: str) -> tuple[str, ...]:
             out.append(encode(b"\0" * before + raw + b"\0\0").decode()[first:last])
     found = dict.fromkeys(each for each in out if len(each) >= SHORTEST_KNOWN_VALUE)
     return tuple(sorted(found, key=len, reverse=True))
+
+
+def _lower_percent(text: str) -> str:
+    return re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), text)
 
 
 class Redactor:
@@ -205,6 +234,7 @@ class Redactor:
         return "\n".join(self.line(each, "text") for each in text.split("\n"))
 
     def _plain(self, text: str) -> str:
+        text = _INVISIBLE.sub("", text)
         # Before the line is cut: half a secret is not found any more.
         for value in self._known:
             if value in text:
@@ -224,6 +254,8 @@ class Redactor:
         return text
 
 
+# Colours of terminals and characters without width stand between a name and its value, or inside of either.
+_INVISIBLE: Final = re.compile("\x1b\\[[0-?]{0,32}[ -/]{0,4}[@-~]|[\u00ad\u200b-\u200d\u2060\ufeff]")
 _LAST_PIECE = re.compile(r"\S{0,512}\Z")
 
 

@@ -14,7 +14,7 @@ from coterie.cli.session import CliSession
 from coterie.kube.api.errors import Forbidden, NotFound
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.commands import own_parties
-from coterie.kuscia.api.log_query import LogQueryRefused, moment
+from coterie.kuscia.api.log_query import LogQueryRefused, moment, printable
 from coterie.kuscia.api.log_requests import participation_fault, request_fault
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KusciaJob
@@ -141,11 +141,11 @@ def row_of(request: LogRequest) -> tuple[str, ...]:
     return (
         request.metadata.name,
         "in" if incoming else "out",
-        spec.requester if incoming else spec.owner,
-        spec.job + (f"/{spec.task}" if spec.task else ""),
-        status.phase or "New",
-        status.expire_time or "-",
-        spec.reason[:60],
+        printable(spec.requester if incoming else spec.owner),
+        printable(spec.job + (f"/{spec.task}" if spec.task else "")),
+        printable(status.phase or "New"),
+        printable(status.expire_time or "-"),
+        printable(spec.reason[:60]),
     )
 
 
@@ -175,16 +175,21 @@ def sheet_of(request: LogRequest) -> list[str]:
     for each in status.history or ():
         words = "  ".join(part for part in (each.time, each.event, each.by, each.message) if part)
         out.append(f"  {words}{f'  sha256 {each.digest}' if each.digest else ''}")
-    return out
+    return [printable(line) for line in out]
+
+
+def shown_text(text: str) -> str:
+    """Lines as a terminal may show them, whoever wrote them."""
+    return "".join(f"{printable(line)}\n" for line in text.removesuffix("\n").split("\n")) if text else ""
 
 
 def excerpt_line(excerpt: LogExcerpt) -> str:
     more = "; there are more" if excerpt.truncated else ""
-    return f"{excerpt.lines} lines, {excerpt.redactions} pieces cut out{more}; sha256 {excerpt.digest}"
+    return f"{excerpt.lines} lines, {excerpt.redactions} pieces cut out{more}; sha256 {printable(excerpt.digest)}"
 
 
 def excerpt_notes(excerpt: LogExcerpt) -> Iterable[str]:
-    return excerpt.notes or ()
+    return [printable(each) for each in excerpt.notes or ()]
 
 
 def with_review(request: LogRequest, **fields: object) -> dict[str, object]:

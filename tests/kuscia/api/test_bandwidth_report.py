@@ -14,7 +14,7 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.bandwidth import limited_party
 from coterie.kuscia.api.bandwidth_capacity import DomainBandwidth, domain_bandwidth, never_met
 from coterie.kuscia.api.bandwidth_report import BandwidthReport, LinkBandwidth, NodeBandwidth, bandwidth_report
-from coterie.kuscia.api.types.domain import DomainRoute, Gateway
+from coterie.kuscia.api.types.domain import DomainRoute, Gateway, LinkUsage
 from coterie.kuscia.api.types.task_resource import TaskResource
 from coterie.kuscia.control.bandwidth_metrics import bandwidth_families
 
@@ -132,3 +132,18 @@ def test_the_gauges_have_the_names_of_the_seed() -> None:
         'coterie_task_bandwidth_used_bits{domain="alice",task="a",peer="bob"} 60000000',
     ):
         assert line in page
+
+
+def test_what_a_gateway_makes_up_becomes_no_row() -> None:
+    """A lite writes the status of its gateway: tasks and partners that its domain does not have would be rows without end."""
+    forged = gateway(a=5, **{f"forged-{number}": 1 for number in range(50)})
+    status = msgspec.structs.replace(forged.status, links=[LinkUsage(peer="nobody", sent_bits_per_second=1)])
+    elsewhere = gateway(name="second", a=1)
+    usage = [msgspec.structs.replace(each, peer="nobody") for each in elsewhere.status.usage]
+    gateways = [
+        msgspec.structs.replace(forged, status=status),
+        msgspec.structs.replace(elsewhere, status=msgspec.structs.replace(elsewhere.status, usage=usage, links=None)),
+    ]
+    found = bandwidth_report("alice", [node()], [pod("a", 1)], gateways, [link("100Mbps")], [])
+    assert [(each.task, each.peer) for each in found.tasks] == [("a", "bob")]
+    assert [each.peer for each in found.links] == ["bob"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import tracemalloc
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from coterie.base.clock import rfc3339
-from coterie.base.redaction import Redactor
+from coterie.base.redaction import MOST_KNOWN_VALUES, Redactor
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.log_query import LogLine, LogPage, LogQuery
 from coterie.kuscia.api.log_requests import (
@@ -35,7 +37,7 @@ from coterie.kuscia.api.types.job import KusciaJob, KusciaTask
 from coterie.kuscia.api.types.log_request import LogExcerpt, LogRequest, LogRequestRecord, LogRequestStatus, Way
 from coterie.kuscia.api.types.partner_policy import PartnerPolicySpec
 from coterie.kuscia.controllers.logrequest import plan
-from coterie.kuscia.controllers.logrequest.excerpts import read_excerpt
+from coterie.kuscia.controllers.logrequest.excerpts import known_secrets, read_excerpt
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -236,6 +238,25 @@ async def test_long_lines_are_not_held_without_limit() -> None:
     finally:
         tracemalloc.stop()
     assert found.truncated and len(found.text) <= MOST_BYTES
+
+
+async def test_a_partners_job_does_not_push_our_secrets_out_of_the_list() -> None:
+    many = {f"token{number}": f"filler-{number:06d}" for number in range(2 * MOST_KNOWN_VALUES)}
+    job = a_job()
+    task = replace(job.spec.tasks[0], task_input_config=json.dumps(many))
+    job = replace(job, spec=replace(job.spec, tasks=(task,)))
+
+    class Page:
+        def __init__(self, *items: Any) -> None:
+            self.items = list(items)
+
+    class Objects:
+        async def list(self, kind: Any, namespace: str = "") -> Page:
+            planted = {"data": {"k": base64.b64encode(b"planted-by-the-owner").decode()}}
+            return Page(planted) if kind.resource.kind == "Secret" else Page()
+
+    known = await known_secrets(Objects(), "bob", job)  # type: ignore[arg-type]
+    assert "planted" not in Redactor(known).line("with planted-by-the-owner")
 
 
 WAYS = [

@@ -17,6 +17,7 @@ from coterie.kube.api.types.nodes import NODES
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, GATEWAYS
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS
+from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
 from coterie.kuscia.kusciaapi import bandwidth, jobs
 from coterie.kuscia.kusciaapi.operations import Mode
 
@@ -48,6 +49,12 @@ async def master(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Worl
         status = {"address": "", "uptime": stamp, "heartbeatTime": stamp, "publicKey": "", "version": ""}
         usage = [{"task": "t", "peer": "bob", "sentBitsPerSecond": 7 * M, "sentBytes": 9, "at": stamp}]
         await client.patch_status(GATEWAYS.as_dynamic, "gw", "alice", {"status": {**status, "usage": usage}})
+        body = {
+            "metadata": {"name": "t-x", "namespace": "alice", "annotations": {labels.KUSCIA_TASK_ID: "t"}},
+            "spec": {"role": "", "minReservedPods": 1, "resourceReservedSeconds": 30, "initiator": "alice", "pods": []},
+        }
+        body["spec"]["peers"] = ["bob"]
+        await client.create(TASK_RESOURCES.as_dynamic, body)
         await _job(world)
         yield world
 

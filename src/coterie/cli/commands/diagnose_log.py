@@ -14,6 +14,7 @@ from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.diagnosis.access_log import EXTERNAL, INTERNAL, AccessLogReport, explain, feed_all
 from coterie.cli.diagnosis.domain_choice import chosen_home
 from coterie.cli.diagnosis.log_reading import lines_of, rotated_files
+from coterie.cli.diagnosis.view import printable
 from coterie.cli.output import as_text, plain_table
 from coterie.cli.tables import render_table
 from coterie.kuscia.gateway.paths import GatewayPaths
@@ -83,10 +84,11 @@ def _print(report: AccessLogReport, app: App, ours: str) -> None:
     advices: dict[str, str] = {}
     for each in report.failing:
         meaning, advice = explain(each)
-        ends = (each.partner, ours) if each.side == EXTERNAL else (ours, each.partner)
+        partner, task = printable(each.partner), printable(each.task or "-")
+        ends = (partner, ours) if each.side == EXTERNAL else (ours, partner)
         last = f"{each.last:%m-%d %H:%M:%S}" if each.last else ""
-        flags = ",".join(each.flags) or "-"
-        rows.append((str(each.calls), *ends, each.task or "-", str(each.code or "-"), flags, last, meaning))
+        flags = printable(",".join(each.flags) or "-")
+        rows.append((str(each.calls), *ends, task, str(each.code or "-"), flags, last, meaning))
         advices.setdefault(meaning, advice)
     if rows:
         app.write("\n" + render_table(plain_table(_COLUMNS, rows), colour=app.colour))
@@ -101,11 +103,11 @@ def _print(report: AccessLogReport, app: App, ours: str) -> None:
         slow = [
             (
                 f"{line.milliseconds / 1000:.1f}s",
-                line.partner,
-                line.task or "-",
+                printable(line.partner),
+                printable(line.task or "-"),
                 str(line.code),
                 f"{line.at:%m-%d %H:%M:%S}",
-                f"{line.method} {line.host}{line.path}",
+                printable(f"{line.method} {line.host}{line.path}"),
             )
             for line in report.slow
         ]

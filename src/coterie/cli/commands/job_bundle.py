@@ -13,6 +13,7 @@ import orjson
 from coterie import __version__
 from coterie.base.clock import SYSTEM_CLOCK, rfc3339
 from coterie.base.files import write_atomic
+from coterie.base.paths import DomainPaths
 from coterie.cli import arguments as options
 from coterie.cli import log_requests as requests
 from coterie.cli import session as sessions
@@ -29,7 +30,7 @@ from coterie.kube.api.types.core import CONFIG_MAPS, EVENTS, SECRETS
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.jobs.commands import own_parties
-from coterie.kuscia.api.log_query import MAX_LINES, SOURCES, LogLine, LogQuery
+from coterie.kuscia.api.log_query import MAX_LINES, SOURCES, LogLine, LogQuery, printable
 from coterie.kuscia.api.secret_values import secret_values
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS, GATEWAYS
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_TASKS, TASK_RESOURCE_GROUPS
@@ -52,7 +53,7 @@ Examples:
   coterie job bundle common-customers --ask "task psi failed" --wait 10m
 """
 _PODS, _SERVICES = Kind.dynamic(builtin("pods")), Kind.dynamic(builtin("services"))
-_KEY_FILES = ("*.key", "*.pem")
+_KEY_FILES = ("*.key", "*.pem", "token")
 _LARGEST_KEY = 64 << 10
 _CHECK_SECONDS = 20.0
 
@@ -111,7 +112,7 @@ async def _ask(session: CliSession, args: argparse.Namespace, partners: Sequence
     done = await asyncio.gather(*(requests.wait_for(session, each, requests.is_decided, args.wait) for each in made))
     for each in done:
         if each.status.answer is None:
-            session.app.warn(f"{each.spec.owner}: {each.status.phase}: {each.status.message}")
+            session.app.warn(printable(f"{each.spec.owner}: {each.status.phase}: {each.status.message}"))
 
 
 class _Collector:
@@ -287,17 +288,17 @@ class _Collector:
         connection = self._session.connection
         own = [connection.token, connection.password, connection.key.decode("utf-8", "replace")]
         for party in self._own:
-            own += _key_files(self._root / party)
+            own += _key_files(DomainPaths.of(self._root, party).certs)
         return tuple(dict.fromkeys((*(each for each in own if each), *secret_values(objects))))
 
 
-def _key_files(home: Path) -> list[str]:
-    """Private keys of a domain of this machine, as far as they can be read."""
+def _key_files(certs: Path) -> list[str]:
+    """Private keys of a domain of this machine, as far as they can be read. Below its other directories engines write."""
     out = []
     for pattern in _KEY_FILES:
-        for file in sorted(home.rglob(pattern) if home.is_dir() else ()):
+        for file in sorted(certs.rglob(pattern) if certs.is_dir() else ()):
             try:
-                if file.is_file() and file.stat().st_size <= _LARGEST_KEY:
+                if file.is_file() and not file.is_symlink() and file.stat().st_size <= _LARGEST_KEY:
                     out.append(file.read_text("utf-8", "replace"))
             except OSError:
                 continue

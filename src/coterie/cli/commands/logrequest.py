@@ -13,7 +13,7 @@ from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_list, as_text, plain_table, without_managed_fields
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
-from coterie.kuscia.api.log_query import SOURCES
+from coterie.kuscia.api.log_query import SOURCES, printable
 from coterie.kuscia.api.log_requests import MOST_LINES
 from coterie.kuscia.api.types.log_request import (
     APPROVE,
@@ -144,14 +144,14 @@ async def follow_request(session: CliSession, made: LogRequest, wait: float | No
     elif made.status.phase == LogRequestPhase.ANSWERED:
         _print_answer(session, made)
     else:
-        session.app.warn(f"{made.status.phase or 'New'}: {made.status.message}")
+        session.app.warn(printable(f"{made.status.phase or 'New'}: {made.status.message}"))
     return 0 if made.status.phase == LogRequestPhase.ANSWERED else 1
 
 
 def _print_answer(session: CliSession, request: LogRequest) -> None:
     answer = request.status.answer
     if answer is not None:
-        session.app.write(answer.text)
+        session.app.write(requests.shown_text(answer.text))
         for note in requests.excerpt_notes(answer):
             session.app.warn(f"{request.spec.owner}: {note}")
         session.app.warn(requests.excerpt_line(answer))
@@ -208,12 +208,14 @@ async def _preview(session: CliSession, args: argparse.Namespace) -> int:
     if args.output != "table":
         return await _document(session, request, args.output)
     if preview is None:
-        raise CliError(f"Error: there is no preview; the request is {request.status.phase}: {request.status.message}")
-    session.app.write(preview.text)
+        raise CliError(
+            printable(f"Error: there is no preview; the request is {request.status.phase}: {request.status.message}")
+        )
+    session.app.write(requests.shown_text(preview.text))
     for note in requests.excerpt_notes(preview):
         session.app.warn(note)
     session.app.warn(requests.excerpt_line(preview))
-    session.app.warn(f"{request.spec.requester} asks because: {request.spec.reason}")
+    session.app.warn(printable(f"{request.spec.requester} asks because: {request.spec.reason}"))
     name = request.metadata.name
     session.app.warn(f"Next: coterie logrequest approve {name}, or coterie logrequest reject {name} --reason TEXT")
     return 0
@@ -244,18 +246,18 @@ async def _decide(session: CliSession, args: argparse.Namespace, decision: str) 
     phase, name = request.status.phase, request.metadata.name
     wanted = LogRequestPhase.ANSWERED if decision == REVOKE else LogRequestPhase.AWAITING_APPROVAL
     if phase != wanted:
-        raise CliError(f"Error: log request {name} is {phase}: {request.status.message}")
+        raise CliError(printable(f"Error: log request {name} is {phase}: {request.status.message}"))
     fields: dict[str, object] = {"decision": decision, "reason": args.reason}
     preview = request.status.preview
     if decision == APPROVE:
         if preview is None:
-            raise CliError(f"Error: the logs for {name} have not been read yet: {request.status.message}")
+            raise CliError(printable(f"Error: the logs for {name} have not been read yet: {request.status.message}"))
         fields["digest"] = preview.digest
     request = await _review(session, request, **fields)
     done = await requests.wait_for(session, request, lambda each: each.status.phase != wanted, _PREVIEW_SECONDS)
     if args.output != "table":
         return await _document(session, done, args.output)
-    session.app.say(f"log request {name}: {done.status.phase}: {done.status.message}")
+    session.app.say(printable(f"log request {name}: {done.status.phase}: {done.status.message}"))
     if decision == APPROVE and preview is not None:
         session.app.say(requests.excerpt_line(preview))
     return 0

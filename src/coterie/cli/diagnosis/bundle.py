@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
 import tarfile
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -27,6 +26,7 @@ import orjson
 import yaml
 
 from coterie.base.clock import Clock
+from coterie.base.files import write_atomic
 from coterie.base.paths import DomainPaths
 from coterie.base.redaction import Redactor
 from coterie.cli import gateway_status, node_health
@@ -110,13 +110,14 @@ class SupportBundle:
         """Only for its owner."""
         stamp = self.clock.now().timestamp()
         top = f"coterie-{self.home.home.name}"
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            with tarfile.open(fileobj=file, mode="w:gz") as archive:
-                for name, content in sorted(self.parts.items()):
-                    entry = tarfile.TarInfo(f"{top}/{name}")
-                    entry.size, entry.mtime, entry.mode = len(content), int(stamp), 0o600
-                    archive.addfile(entry, io.BytesIO(content))
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+            for name, content in sorted(self.parts.items()):
+                entry = tarfile.TarInfo(f"{top}/{name}")
+                entry.size, entry.mtime, entry.mode = len(content), int(stamp), 0o600
+                archive.addfile(entry, io.BytesIO(content))
+        # A file of that name may be there already, and may be somebody else's.
+        write_atomic(path, packed.getvalue())
 
     # Parts.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -210,12 +211,18 @@ key=value secrets, long keys and the known credentials of our domains, also in b
 {missing}"""
 
 
+def _entry_name(path: str) -> str:
+    """Below the folder, whatever somebody has named an object."""
+    parts = (re.sub(r"[^\w.:@+-]", "_", part) for part in path.split("/"))
+    return "/".join(f"_{part}" if part in ("", ".", "..") else part for part in parts)
+
+
 def write_archive(files: Mapping[str, str], folder: str, made: datetime) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         for path, text in files.items():
             data = text.encode("utf-8", "replace")
-            entry = tarfile.TarInfo(f"{folder}/{path}")
+            entry = tarfile.TarInfo(f"{folder}/{_entry_name(path)}")
             entry.size, entry.mode, entry.mtime = len(data), 0o600, int(made.timestamp())
             archive.addfile(entry, io.BytesIO(data))
     return out.getvalue()

@@ -78,14 +78,21 @@ def bandwidth_report(
         for pod in pods
         if pod.metadata.namespace == domain and pod.spec.node_name and not pod.ended and not pod.metadata.deleting
     ]
+    routes, reservations = list(routes), list(reservations)
+    tasks, known_peers = _known(domain, running, routes, reservations)
     usage: dict[tuple[str, str], TaskLinkUsage] = {}
     link_rates: dict[str, tuple[int, int]] = {}
     for gateway in gateways:
         if gateway.metadata.namespace != domain or gateway.status is None:
             continue
+        # A lite's gateway writes what it likes: rows about tasks and partners that the domain does not have become no rows here.
         for each in gateway.status.usage or ():
+            if each.task not in tasks or each.peer not in known_peers:
+                continue
             usage[each.task, each.peer] = _added(usage.get((each.task, each.peer)), each)
         for link in gateway.status.links or ():
+            if link.peer not in known_peers:
+                continue
             sent, received = link_rates.get(link.peer, (0, 0))
             link_rates[link.peer] = (sent + link.sent_bits_per_second, received + link.received_bits_per_second)
     reserved = _link_reservations(domain, reservations)
@@ -110,6 +117,19 @@ def bandwidth_report(
         ),
         tuple(_task(task, peer, reserved.get((task, peer), 0), usage.get((task, peer))) for task, peer in keys),
     )
+
+
+def _known(
+    domain: str, running: Iterable[Pod], routes: Iterable[DomainRoute], reservations: Iterable[TaskResource]
+) -> tuple[set[str], set[str]]:
+    """Tasks and partners of the domain, as the control plane's own objects say."""
+    own = [each for each in reservations if each.metadata.namespace == domain]
+    tasks = {(each.metadata.annotations or {}).get(labels.KUSCIA_TASK_ID, "") for each in (*running, *own)}
+    peers = {peer for each in own for peer in each.spec.peers or ()}
+    for route in routes:
+        if route.metadata.namespace == domain:
+            peers |= {route.spec.source, route.spec.destination}
+    return tasks - {""}, peers - {domain}
 
 
 def _task(task: str, peer: str, reserved: int, use: TaskLinkUsage | None) -> TaskBandwidth:

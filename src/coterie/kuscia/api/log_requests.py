@@ -96,6 +96,9 @@ def request_fault(spec: LogRequestSpec) -> str:
         return f"reason: say in 1 to {_LONGEST_REASON} characters why the logs are needed"
     if len(spec.task) > 253 or len(spec.grep) > _LONGEST_GREP or len(spec.requested_by) > 253:
         return "task, grep or requestedBy is too long"
+    for field, text in (("task", spec.task), ("grep", spec.grep)):
+        if printable(text) != text:
+            return f"{field}: has characters that cannot be shown"
     if unknown := [each for each in spec.sources or () if each not in SOURCES]:
         return f"sources: {printable(unknown[0][:64])!r} is unknown; there are {', '.join(SOURCES)}"
     for field, number, most in (

@@ -44,6 +44,8 @@ _PUBLIC_KEYS: Final = ("namespace", "ca.crt", "tls.crt")
 """Of Secrets: their values are in many places, and no secrets."""
 _DROPPED_ANNOTATIONS: Final = ("kubectl.kubernetes.io/last-applied-configuration",)
 _DEEPEST: Final = 64
+_MOST_LINES: Final = 100
+_SHORTEST_PART: Final = 8
 _LARGEST_TEXT: Final = 1 << 20
 
 
@@ -67,6 +69,7 @@ def _values(obj: Object) -> Iterator[str]:
         for name, text in _map(obj.get("stringData")).items():
             if name not in _PUBLIC_KEYS and isinstance(text, str):
                 yield text
+                yield from _parts(text)
         return
     if kind == "ConfigMap":
         for name, text in _map(obj.get("data")).items():
@@ -79,9 +82,22 @@ def _decoded(text: Any) -> Iterator[str]:
     if not isinstance(text, str):
         return
     try:
-        yield base64.b64decode(text).decode()
+        value = base64.b64decode(text).decode()
+        yield value
+        yield from _parts(value)
     except (binascii.Error, UnicodeDecodeError, ValueError):
         yield text
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Of a Secret that is a document, such as a registry's credentials or a file of variables: the values in it."""
+    if text.lstrip()[:1] in ("{", "["):
+        yield from _texts(_json(text), 0)
+    elif "\n" in text.strip() or "=" in text or ": " in text:
+        for line in text.splitlines()[:_MOST_LINES]:
+            _, sign, value = line.partition("=" if "=" in line and ": " not in line else ": ")
+            if sign and len(value := value.strip().strip("\"'")) >= _SHORTEST_PART:
+                yield value
 
 
 def _map(value: Any) -> Mapping[str, Any]:

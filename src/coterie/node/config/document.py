@@ -365,7 +365,9 @@ def _trace_export(block: Block) -> TraceExportConfig:
     default, endpoint = TraceExportConfig(""), block.text("endpoint")
     found = urlsplit(endpoint)
     if found.scheme not in ("http", "https") or not found.hostname or found.username or found.query or found.fragment:
-        raise block.refused("endpoint", f'must be such as https://collector:4318/v1/traces, not "{endpoint}"')
+        # The text may hold a password or a token.
+        shown = f', not "{endpoint}"' if not found.username and not found.query else ", without user and query"
+        raise block.refused("endpoint", f"must be such as https://collector:4318/v1/traces{shown}")
     made = TraceExportConfig(
         endpoint=endpoint if found.path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces",
         headers_file=block.text("headersFile", ""),
