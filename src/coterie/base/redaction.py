@@ -135,7 +135,7 @@ def pattern_fault(pattern: str) -> str:
 
 
 def _repeat_fault(pattern: str) -> str:
-    nested = [False]
+    nested, choices = [False], [False]
     closed = False
     repeats = wildcards = position = 0
     while position < len(pattern):
@@ -149,11 +149,15 @@ def _repeat_fault(pattern: str) -> str:
             continue
         if each == "(":
             nested.append(False)
+            choices.append(False)
+        elif each == "|":
+            choices[-1] = True
         elif each == ")":
             closed = True
-            inner = nested.pop()
+            inner, chosen = nested.pop(), choices.pop()
             nested[-1] = nested[-1] or inner
-            if inner and pattern[position + 1 : position + 2] in ("*", "+", "{"):
+            choices[-1] = choices[-1] or (chosen and len(choices) > 1)
+            if (inner or chosen) and pattern[position + 1 : position + 2] in ("*", "+", "{"):
                 return f"{pattern!r} repeats a repeat, which may take time without end"
         elif each in "*+" or (each == "{" and re.match(r"\{\d*,\d*\}", pattern[position:])):
             nested[-1] = True

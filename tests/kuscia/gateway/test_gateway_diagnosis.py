@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -194,3 +195,14 @@ async def test_a_broken_link(mtls: DiagnosedPair) -> None:
         assert set(judged(found)) == {"reach"}
     finally:
         mtls.box.target = port
+
+
+async def test_a_flood_is_refused_before_it_reaches_the_node(mtls: DiagnosedPair) -> None:
+    """The last one here: nothing is left for others until some seconds later."""
+    async with mtls.probe() as probe:
+        found = []
+        for _ in range(30):
+            found += await asyncio.gather(*(probe.call("GET", messages.HEALTHY) for _ in range(40)))
+    refused = [each for each in found if each.status == 429]
+    assert sum(each.body == b"local_rate_limited" for each in refused) > 100
+    assert any(each.status == 200 for each in found)

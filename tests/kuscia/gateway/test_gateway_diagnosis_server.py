@@ -8,12 +8,16 @@ import gzip
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from coterie.base.clock import VirtualClock
 from coterie.base.rate_limited_log import RateLimit
+from coterie.kube.client.requests import path
+from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api.types.job import AppImage
 from coterie.kuscia.gateway.diagnosis import messages
 from coterie.kuscia.gateway.diagnosis.grpc_echo import EchoCall
 from coterie.kuscia.gateway.diagnosis.limits import DiagnosticBudgets, DiagnosticLimits
@@ -27,6 +31,7 @@ from coterie.kuscia.gateway.diagnosis.messages import (
     decode_mock,
     mock_head,
 )
+from coterie.kuscia.gateway.diagnosis.party_facts import PartyFactsSource
 from coterie.kuscia.gateway.diagnosis.server import DiagnosticServer
 
 pytestmark = pytest.mark.asyncio
@@ -264,3 +269,24 @@ async def test_a_partner_does_not_steer_who_measures_it(tmp_path: Path) -> None:
         assert packed.body == bomb
         assert b"cookie" not in heads[1].lower()
         server.close()
+
+
+async def test_facts_name_no_registry_and_read_nothing_else() -> None:
+    asked: list[str] = []
+
+    class Objects:
+        async def get(self, kind: Any, name: str) -> AppImage:
+            asked.append(path(kind.resource, "", name))
+            image = {"name": "registry.internal:5000/team/psi", "tag": "1.0", "id": "sha256:a"}
+            spec = {"image": image, "deployTemplates": []}
+            return msgspec.convert({"metadata": {"name": name}, "spec": spec}, AppImage)
+
+        async def list(self, *_: Any, **__: Any) -> Any:
+            raise TransportError("away")
+
+    names = ("psi", "", "../../../api/v1/secrets", "a/b")
+    facts = PartyFactsSource(Objects(), "bob", "v").facts  # type: ignore[arg-type]
+    found = await facts(FactsRequest(names).bounded())
+    assert [(each.name, each.image) for each in found.engines] == [("psi", "psi:1.0")]
+    assert len(asked) == 1
+    assert found.fits is None

@@ -42,7 +42,7 @@ from coterie.kuscia.gateway.names import (
     literal,
     seconds,
 )
-from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, cause
+from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, cause, diagnostic_rate_filter
 from coterie.kuscia.gateway.task_bandwidth import limiter
 
 NODE = "node"
@@ -123,6 +123,7 @@ def _external_manager(inputs: SnapshotInputs) -> Json:
         _discovered(inputs, AUTH_FILTER),
         # Only on the virtual hosts that bring rules: those of services have them in their routes, which costs less.
         {"name": ACCESS_FILTER, "typed_config": identity.deny_all(), "disabled": True},
+        diagnostic_rate_filter(),
         limiter(),
         *_crypt(inputs, RouteSide.SERVE),
     ]

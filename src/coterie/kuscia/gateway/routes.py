@@ -48,6 +48,7 @@ from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     AUTH_FILTER,
     BANDWIDTH_FILTER,
+    DIAGNOSE_RATE_FILTER,
     DIAGNOSE_SERVICE,
     DOWNSTREAM_PROTOCOL,
     ERROR,
@@ -55,6 +56,7 @@ from coterie.kuscia.gateway.names import (
     HANDSHAKE_SERVICE,
     HOST,
     IF_PRESENT,
+    LOCAL_RATE_LIMIT,
     PEER_FINGERPRINT,
     PEER_KEY,
     TRACE_BAGGAGE,
@@ -74,6 +76,8 @@ from coterie.kuscia.gateway.service_hosts import (
 
 EXTERNAL = "external"
 INTERNAL = "internal"
+_DIAGNOSTIC_BURST = 500
+"""Calls; 100 more each second."""
 _HANDSHAKE_PATHS = ("/handshake", "/register")
 
 
@@ -184,6 +188,28 @@ def _handshake_host(inputs: SnapshotInputs, *, outside: bool) -> Json:
 # ---- diagnosis ----
 
 
+def diagnostic_rate_filter() -> Json:
+    """Of the external listener: off, except on the host of the diagnostic endpoint."""
+    return {
+        "name": DIAGNOSE_RATE_FILTER,
+        "typed_config": {"@type": LOCAL_RATE_LIMIT, "stat_prefix": DIAGNOSE_RATE_FILTER},
+        "disabled": True,
+    }
+
+
+def _diagnostic_rate() -> Json:
+    """Of all partners together, besides the limits of each (`diagnosis/limits.py`): also a refusal there is work of the node, and
+    Envoy refuses for less."""
+    always: Json = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
+    return {
+        "@type": LOCAL_RATE_LIMIT,
+        "stat_prefix": DIAGNOSE_RATE_FILTER,
+        "token_bucket": {"max_tokens": _DIAGNOSTIC_BURST, "tokens_per_fill": 10, "fill_interval": "0.1s"},
+        "filter_enabled": always,
+        "filter_enforced": always,
+    }
+
+
 def _diagnostic_host(inputs: SnapshotInputs) -> Json:
     """For authenticated partners; the table of our own pods does not have it."""
     idle = inputs.tuning.idle_stream_seconds
@@ -194,6 +220,7 @@ def _diagnostic_host(inputs: SnapshotInputs) -> Json:
             header(PEER_FINGERPRINT, "%DOWNSTREAM_PEER_FINGERPRINT_256%"),
             header(DOWNSTREAM_PROTOCOL, "%PROTOCOL%"),
         ],
+        "typed_per_filter_config": {DIAGNOSE_RATE_FILTER: _diagnostic_rate()},
         "routes": [
             {"match": {**ALL, "grpc": {}}, "route": send_to(idle, DIAGNOSE_GRPC)},
             {"match": ALL, "route": send_to(idle, DIAGNOSE)},

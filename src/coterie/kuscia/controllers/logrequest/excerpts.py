@@ -29,7 +29,7 @@ from coterie.kuscia.api.types.log_request import LogExcerpt, LogRequestSpec
 
 _PAGES: Final = 20
 """Pages that are read for one task at most: each is bounded in time."""
-_ALL_PAGES: Final = 100
+_ALL_PAGES: Final = 40
 """For all tasks of a request together."""
 _MOST_TEXT: Final = 4 * MOST_BYTES
 """Characters that are held before redaction."""

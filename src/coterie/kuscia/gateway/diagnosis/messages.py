@@ -179,7 +179,7 @@ class FactsRequest(msgspec.Struct, frozen=True, rename="camel"):
     memory: int = 0
 
     def bounded(self) -> FactsRequest:
-        names = tuple(each[:253] for each in self.app_images[:MOST_NAMES])
+        names = tuple(each[:253] for each in self.app_images[:MOST_NAMES] if each)
         return FactsRequest(names, max(0, self.cpu_milli), max(0, self.memory))
 
 

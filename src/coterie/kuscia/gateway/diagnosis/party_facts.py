@@ -44,7 +44,8 @@ class PartyFactsSource:
         except (ApiError, TransportError, ValueError) as error:
             _log.debug("An AppImage could not be read", name=name, error=error)
             return None
-        return EngineFacts(name, True, f"{image.name}:{image.tag}", image.id)
+        # Where our registry is concerns nobody else.
+        return EngineFacts(name, True, f"{image.name.rpartition('/')[2]}:{image.tag}", image.id)
 
     async def _fits(self, asked: FactsRequest) -> bool | None:
         try:
