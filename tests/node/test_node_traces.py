@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from coterie.base import pki
 from coterie.base.clock import VirtualClock
@@ -127,9 +128,8 @@ class Collector:
 
 
 def _check(body: Any) -> None:
-    service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     json_format = pytest.importorskip("google.protobuf.json_format")
-    json_format.ParseDict(body, service.ExportTraceServiceRequest())
+    json_format.ParseDict(body, trace_service_pb2.ExportTraceServiceRequest())
 
 
 @asynccontextmanager
