@@ -68,6 +68,8 @@ class IdleMonitor:
             while not self._stop.is_set():
                 if not self._watched:
                     await self._wake.wait()
+                if self._stop.is_set():
+                    return
                 self._wake.clear()
                 if await self._pause():
                     await self.check()
