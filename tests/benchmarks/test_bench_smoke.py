@@ -56,15 +56,15 @@ ROWS = (
     ),
     "autoscaling: 100 autoscalers, 1,000 pods, one round, nothing to do",
     "autoscaling: the same, every target grows",
+    *(
+        f"scrape of metrics: {pods} pods, {routes} routes"
+        for pods, routes in (("0", "0"), ("100", "10"), ("1,000", "0"), ("1,000", "1,000"))
+    ),
     "traces: a place that could record, traces off",
     "traces: one span into the ring",
     "traces: one span as a line of the file",
     "traces: one line of an access log",
     "traces: one party of a trivial job, all of it",
-    *(
-        f"scrape of metrics: {pods} pods, {routes} routes"
-        for pods, routes in (("0", "0"), ("100", "10"), ("1,000", "0"), ("1,000", "1,000"))
-    ),
     *(
         f"{what}, {part}"
         for what in ("process start without Coterie", "pod start, bind to Running", "pod start, create to Running")
@@ -152,7 +152,20 @@ PSI_ROWS = tuple(
 FIRST_OF_NETWORKS = f"{WAYS[0]}: requests, 32 connections"
 """From here on rows need networks of whole nodes: minutes, even for a moment of each. `COTERIE_BENCH_SMOKE=all` runs
 them too."""
-SECTIONS = ("yardsticks", "store", "requests", "lists", "watches", "starts", "scheduler", "autoscaling", "pods", "api")
+SECTIONS = (
+    "yardsticks",
+    "store",
+    "requests",
+    "lists",
+    "watches",
+    "starts",
+    "scheduler",
+    "autoscaling",
+    "metrics",
+    "traces",
+    "pods",
+    "api",
+)
 
 
 @pytest.mark.slow

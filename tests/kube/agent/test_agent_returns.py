@@ -104,7 +104,8 @@ async def test_idle_pods_cost_no_requests(here: World) -> None:
     lease = [call for call in here.transport.calls if "leases" in call]
     others = [call for call in here.transport.calls if "leases" not in call]
     assert len(lease) == 12
-    assert not others, others
+    # The node looks at itself with each measurement: an operator may have given it another capacity.
+    assert [call for call in others if call != "GET /api/v1/nodes/node-1"] == [] and len(others) <= 4
 
 
 async def test_containers_are_restarted_while_the_api_is_away(here: World) -> None:
