@@ -52,7 +52,7 @@ def root(tmp_path: Path) -> Path:
         "liteDeployToken": DEPLOY_TOKEN,
         "domainKeyData": base64.b64encode(PEM.encode()).decode(),
         "image": {"registries": [{"name": "r", "endpoint": "registry.example", "username": "u", "password": PASSWORD}]},
-        "metrics": {"tokenFile": "/etc/coterie/metrics-token"},
+        "metrics": {"port": 1, "tokenFile": "/etc/coterie/metrics-token"},
     }
     (home / "etc/coterie.yaml").write_text(yaml.safe_dump(config))
     (home / "kubeconfig").write_text(yaml.safe_dump({"users": [{"user": {"client-key-data": CLIENT_KEY}}]}))
