@@ -7,8 +7,8 @@ JOBS ?= $(shell scripts/test-workers)
 # The tests start hundreds of processes: without stored bytecode each of them compiles Coterie again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup kubectl servers runtimes demo psi secretflow secretflow-image psi-or-skip secretflow-or-skip hashes sbom protos fuzz
-.PHONY: test test-user prepare lint types collect unit kubernetes slurm gpu bench clean help
+.PHONY: setup kubectl servers runtimes demo psi secretflow secretflow-image mpyc psi-or-skip secretflow-or-skip mpyc-or-skip hashes sbom protos fuzz
+.PHONY: console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores functions-kills functions-rows gpu bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -31,13 +31,16 @@ runtimes:
 	@scripts/get-runtimes
 
 demo: $(STAMP)  ## two organisations find their common customers; installs the engine for it the first time
-	@$(BIN)/coterie demo psi
+	@$(BIN)/coterie demo psi $(if $(CONSOLE),--console)
 
 psi: $(STAMP)  ## install the environment of the PSI engine (110 MB)
 	@$(BIN)/python -m coterie.cli.psi_environment
 
 secretflow: $(STAMP)  ## install the environment of SecretFlow (400 MB)
 	@$(BIN)/python -m coterie.cli.engine_environment secretflow
+
+mpyc: $(STAMP)  ## install the environment of MPyC (1 MB)
+	@$(BIN)/python -m coterie.cli.engine_environment mpyc
 
 secretflow-image: setup secretflow  ## build an OCI image of the environment of SecretFlow, and run the job of the guide from it
 	$(BIN)/python scripts/build_secretflow_image.py .tools/secretflow-image.tar
@@ -51,6 +54,13 @@ sbom: $(STAMP)  ## write sbom.json: what Coterie is built from (CycloneDX)
 
 protos: $(STAMP)  ## compile the .proto files into the descriptor set that is checked in
 	$(BIN)/python scripts/compile_protos.py
+
+console:  ## build the console's page from web/ (needs Node 20)
+	cd web && npm ci --silent && npx tsc --noEmit && node build.mjs
+
+pictures: $(STAMP)  ## write docs/pictures: every screen of the console in both themes, in a real browser
+	@scripts/get-servers pictures
+	$(BIN)/python tests/console/console_pictures.py
 
 lint: $(STAMP)  ## format check and lint
 	$(BIN)/ruff format --check src tests benchmarks scripts examples
@@ -74,22 +84,25 @@ psi-or-skip: $(STAMP)
 secretflow-or-skip: $(STAMP)
 	@timeout 300 $(BIN)/python -m coterie.cli.engine_environment secretflow || echo 'The tests that need SecretFlow are skipped.'
 
+mpyc-or-skip: $(STAMP)
+	@timeout 120 $(BIN)/python -m coterie.cli.engine_environment mpyc || echo 'The tests that need MPyC are skipped.'
+
 # Side by side: most of it waits for downloads while mypy computes. A step that fails stops `make test` with its output.
-prepare: lint types collect setup psi-or-skip secretflow-or-skip
+prepare: lint types collect setup psi-or-skip secretflow-or-skip mpyc-or-skip
 
 test:  ## lint, types, layers and all tests
 	@echo 'Installing what the tests need, checking format, types and imports: one to three minutes ...'
 	@$(MAKE) --no-print-directory -j 8 --output-sync=target prepare
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup
 
-# What depends on who runs it: pods, networks, and jobs from end to end.
-USER_TESTS := $(addprefix tests/kube/agent/runp/test_runp_,network.py users.py isolation.py suite.py) tests/kube/network \
+# What depends on who runs it: pods, networks, and jobs from end to end. SecretFlow's job once: bob reads over Flight also where alice reads files.
+USER_TESTS := $(addprefix tests/kube/agent/runp/test_runp_,network.py users.py isolation.py suite.py zygote.py) tests/kube/network \
   $(addprefix tests/e2e/test_e2e_,network_readme.py not_fenced.py serving.py secretflow.py) \
   $(addprefix tests/faults/test_attack_pod_,files.py network.py identity.py) \
   $(addprefix tests/kube/agent/oci/test_oci_,network.py faults.py)
 
 test-user: $(STAMP) psi-or-skip secretflow-or-skip  ## the tests of pods and networks; as an ordinary user they take another way than as root
-	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup $(USER_TESTS)
+	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup -k 'not (secretflow and flight)' $(USER_TESTS)
 
 kubernetes: setup  ## kube-controller-manager and kube-scheduler of Kubernetes against our API server (builds them with Go)
 	@scripts/get-kubernetes
@@ -97,6 +110,24 @@ kubernetes: setup  ## kube-controller-manager and kube-scheduler of Kubernetes a
 
 slurm: setup  ## GPU jobs on a real Slurm: faults, node loss, fifty jobs at once (minutes)
 	COTERIE_SLURM=1 $(BIN)/pytest -q --timeout 300 tests/gpujobs
+
+STORE_API_TESTS = $(addprefix tests/kube/apiserver/test_, $(addsuffix .py, server_create server_update server_delete server_list server_watch \
+	server_apply admission_quotas admission_services))
+stores: setup  ## stores on PostgreSQL and etcd: pauses, many kills, and the API server's own suite on each
+	COTERIE_STORES=1 $(BIN)/pytest -q -n $(JOBS) tests/kube/store tests/kube/apiserver/test_server_two.py
+	COTERIE_API_STORE=postgresql $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
+	COTERIE_API_STORE=etcd $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
+
+kafka: $(STAMP)  ## functions on a real Apache Kafka: gets a broker (Maven, Java 17); bus, dispatcher, acceptance rows on a node, kills; one of three brokers dies
+	@scripts/get-kafka
+	COTERIE_KAFKA=1 $(BIN)/pytest -q -rs --timeout 300 -k kafka tests/functions tests/e2e/test_e2e_functions_kafka.py tests/e2e/test_e2e_functions_kills.py
+
+CALLS ?= 10000
+functions-kills: $(STAMP)  ## CALLS=10000 calls through a chain of three functions on a node while its processes are killed (minutes; COTERIE_KAFKA=1: on Kafka too)
+	COTERIE_KILL_CALLS=$(CALLS) COTERIE_KILL_EVERY=100 $(BIN)/pytest -q -s --timeout 3600 tests/e2e/test_e2e_functions_kills.py
+
+functions-rows: $(STAMP)  ## the acceptance rows of functions on a node, those with figures too (C-27; C-62 with ten starts): on a machine without other work
+	COTERIE_ROW_STARTS=10 $(BIN)/pytest -q -s --timeout 600 tests/e2e/test_e2e_functions.py
 
 gpu:  ## tests of GPUs, as root on a machine that has one; packages come from .gpu-wheels (scripts/get-gpu-wheels)
 	@tests/gpu/run

@@ -26,6 +26,7 @@ from coterie.kuscia.gateway.paths import GatewayPaths
 PARTIES = ("alice", "bob")
 TRIVIAL = "bench-trivial"
 ENDED = ("Succeeded", "Failed", "Cancelled", "ApprovalReject")
+_REPOSITORY = Path(__file__).parent.parent
 _PATIENCE = 300.0
 _RETRY = Policy(first=0.1, limit=1.0)
 """Nodes are killed on purpose, and are soon back."""
@@ -142,16 +143,20 @@ class Side:
 
 
 class JobNetwork:
-    def __init__(self, root: Path, bytecode: Path | None = None) -> None:
+    def __init__(self, root: Path, bytecode: Path | None = None, module: str = "coterie") -> None:
+        """`module`: which brings the nodes up."""
         self.root = root
+        self._module = module
         self._environment = dict(os.environ)
+        known = os.pathsep.join(filter(None, (str(_REPOSITORY), os.environ.get("PYTHONPATH", ""))))
+        self._environment["PYTHONPATH"] = known
         if bytecode is not None:
             self._environment.pop("PYTHONDONTWRITEBYTECODE", None)
             self._environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
         self.sides: dict[str, Side] = {}
 
     def _coterie(self, *words: str) -> None:
-        command = [sys.executable, "-m", "coterie", *words, "--root", str(self.root)]
+        command = [sys.executable, "-m", self._module, *words, "--root", str(self.root)]
         done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"coterie {words[0]}: {done.stdout}{done.stderr}")
@@ -207,8 +212,8 @@ class JobNetwork:
 
 
 @contextlib.asynccontextmanager
-async def job_network(root: Path, bytecode: Path | None = None) -> AsyncIterator[JobNetwork]:
-    net = JobNetwork(root, bytecode)
+async def job_network(root: Path, bytecode: Path | None = None, module: str = "coterie") -> AsyncIterator[JobNetwork]:
+    net = JobNetwork(root, bytecode, module)
     try:
         await net.up()
         yield net

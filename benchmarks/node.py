@@ -152,9 +152,10 @@ class Node:
 class PodNode(Node):
     """A node that runs pods too. No core is its own: its containers would inherit that, and wait for each other."""
 
-    def __init__(self, root: Path, bytecode: Path) -> None:
+    def __init__(self, root: Path, bytecode: Path, more: str = "") -> None:
+        """`more`: lines of its configuration."""
         agent = f"agent: {{nodeName: {NODE_NAME}, address: 127.0.0.1, port: 0, taint: false}}"
-        super().__init__(root, None, bytecode, f"mode: autonomy\n{agent}\n")
+        super().__init__(root, None, bytecode, f"mode: autonomy\n{agent}\n{more}")
         self._runtime = root / DOMAIN / "var" / "run" / "runp"
 
     def pids(self) -> tuple[int, ...]:

@@ -30,7 +30,13 @@ from benchmarks import (
     bench_autoscaling,
     bench_boundary,
     bench_cluster,
+    bench_console,
     bench_data,
+    bench_evidence,
+    bench_evidence_jobs,
+    bench_functions_bus,
+    bench_functions_calls,
+    bench_functions_cold,
     bench_gateway,
     bench_images,
     bench_jobs,
@@ -45,6 +51,7 @@ from benchmarks import (
     bench_services,
     bench_store,
     bench_traces,
+    bench_transport,
     measures,
 )
 from benchmarks.measures import Bench, Plan
@@ -95,6 +102,11 @@ def scheduler(bench: Bench) -> list[Row]:
 SECTIONS: dict[str, Section] = {
     "yardsticks": measures.yardsticks,
     "store": store,
+    "evidence": bench_evidence.rows,
+    "bus": bench_functions_bus.bus,
+    "transport": bench_transport.transport,
+    "calls": bench_functions_calls.calls,
+    "cold": bench_functions_cold.cold,
     "requests": measures.creates_and_gets,
     "lists": measures.lists_and_memory,
     "watches": measures.watches,
@@ -114,7 +126,9 @@ SECTIONS: dict[str, Section] = {
     "memory": bench_memory.memory,
     "ordinary": bench_ordinary.ordinary,
     "jobs": bench_jobs.jobs,
+    "evidence-jobs": bench_evidence_jobs.rows,
     "logs": bench_logs.rows,
+    "console": bench_console.console,
     "data": bench_data.data,
     "psi": bench_psi.psi,
 }

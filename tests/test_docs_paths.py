@@ -37,6 +37,14 @@ def test_every_named_path_exists(page: Path) -> None:
     assert not missing, f"{_name(page)} names files that do not exist"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_every_picture_exists(page: Path) -> None:
+    text = page.read_text()
+    named = [*re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", text), *re.findall(r"\b(?:src|srcset)=\"([^\"\s]+)\"", text)]
+    missing = [path for path in named if "://" not in path and not (page.parent / path).is_file()]
+    assert not missing, f"{_name(page)} shows pictures that do not exist"
+
+
 @pytest.mark.parametrize("page", READMES, ids=_name)
 def test_every_module_in_a_package_readme_exists(page: Path) -> None:
     modules = {path.name for path in page.parent.rglob("*.py")}

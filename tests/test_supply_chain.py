@@ -47,7 +47,7 @@ def test_the_locked_versions_are_those_of_the_constraints() -> None:
     assert version, "the build backend is pinned"
     assert pins(ROOT / "requirements.txt") == {**pins(ROOT / "constraints.txt"), name: version}
     extras = project["project"]["optional-dependencies"]
-    for wanted in (*project["project"]["dependencies"], *extras["dev"], *extras["guests"]):
+    for wanted in (*project["project"]["dependencies"], *extras["dev"], *extras["kafka"], *extras["guests"]):
         short, _, pinned = wanted.partition("==")
         locked = pins(ROOT / "requirements.txt")[re.sub(r"[-_.]+", "-", short).lower()]
         assert not pinned or pinned == locked

@@ -173,18 +173,21 @@ async def test_an_unused_connection_is_closed_in_time() -> None:
 
 
 async def test_a_request_that_is_given_up_takes_its_connection_with_it() -> None:
-    gone = asyncio.Event()
+    asked, gone = asyncio.Event(), asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
+        asked.set()
         await reader.read()
         gone.set()
         writer.close()
 
     async with pool_to(serve) as pool:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await pool.request("GET", "/", HOST)
+        request = asyncio.ensure_future(pool.request("GET", "/", HOST))
+        await asked.wait()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
         await gone.wait()
 
 

@@ -27,6 +27,41 @@ ROWS = (
     "store: commit of 2.4 kB, 1 at once",
     "store: commit of 2.4 kB, 64 at once",
     "store: CPU of a commit, all threads",
+    "evidence: an event, alone",
+    "evidence: an event, 64 writers",
+    "evidence: size of an event on disk",
+    "evidence: verify a million events",
+    "evidence: a job waits for its events",
+    "evidence: growth by 1,000 jobs",
+    "bus: publish of 1 kB, alone",
+    "bus: 2,000 entries in one publish, each",
+    "bus: publish of 1 kB, 64 at once",
+    "bus: three topics and an offset, 64 at once",
+    "bus: from publish to a waiting reader",
+    "plain HTTP: messages of 1 kB posted, 32 at once",
+    "plain HTTP: messages of 4 MiB posted, 4 at once",
+    "message queue: messages of 1 kB pushed and popped, 32 at once",
+    "message queue: messages of 4 MiB pushed and popped, 4 at once",
+    "message queue: from push to a waiting pop",
+    *(f"bare asyncio HTTP server, {count} at once" for count in (1, 64)),
+    "functions: warm call, chain of 1, 1 at once",
+    "functions: warm call, chain of 2, 1 at once",
+    "functions: cost of one more hop, chain of 2",
+    "functions: warm call, chain of 4, 1 at once",
+    "functions: cost of one more hop, chain of 4",
+    *(f"functions: warm calls, {count} at once" for count in (8, 32)),
+    "functions: bare asyncio HTTP server, a call on a new connection, p50",
+    "functions: cold call, spare actor, modules preloaded, best",
+    "functions: warm call on the node, a new connection each, p50",
+    "actors of one function, 1 to 3: all ready",
+    "actors of one function, 3 to 0: all gone",
+    "memory of an actor, private",
+    "memory of an idle function",
+    "functions: cold call, no spare actor, forked from the zygote, best",
+    "functions: cold call, nothing warm: pod and interpreter are started, best",
+    "published: Fission, cold call with its pool of warm containers",
+    "published: Knative, cold call",
+    "published: Knative, start of the pod alone",
     "create pod, 1 connection",
     "create pod, 64 connections",
     "get ConfigMap, 32 connections",
@@ -133,6 +168,8 @@ ROWS = (
     "one job of 4 two-party tasks, 8 at once",
     "memory of both nodes after 2 jobs came and went, PSS",
     "memory of both nodes after 2 more, PSS",
+    *(f"two-party job, engine `true`, {how}" for how in ("nothing recorded", "with evidence")),
+    "two-party job: what evidence adds",
     *(
         f"data: {verb} a table of 3 MB, {ending}, {way}"
         for ending in ("csv", "parquet", "arrow")
@@ -140,6 +177,14 @@ ROWS = (
         for way in ("Arrow on the file", "bare Flight", "data mesh")
     ),
 )
+COLD = (
+    "functions: cold call",
+    "functions: warm call on",
+    "actors of one function",
+    "memory of an actor",
+    "memory of an idle f",
+)
+"""As root only."""
 HAS_PSI = psi_environment.installed(psi_environment.directory(App.standard()))
 PSI = "PSI 1,000 x 1,000"
 PSI_ROWS = tuple(
@@ -155,6 +200,11 @@ them too."""
 SECTIONS = (
     "yardsticks",
     "store",
+    "evidence",
+    "bus",
+    "transport",
+    "calls",
+    "cold",
     "requests",
     "lists",
     "watches",
@@ -177,7 +227,7 @@ def test_a_quick_run_prints_and_writes_every_row(tmp_path: Path) -> None:
     rows = (*ROWS, *(PSI_ROWS if HAS_PSI else ())) if everything else ROWS[: ROWS.index(FIRST_OF_NETWORKS)]
     command = [sys.executable, "-m", "benchmarks.run", "--quick", "--write", str(kept), "--dir", str(tmp_path), *only]
     if os.getuid():
-        rows = tuple(row for row in rows if not row.startswith((BY_TOOLS, "as ", BY_HANDLER)))
+        rows = tuple(row for row in rows if not row.startswith((BY_TOOLS, "as ", BY_HANDLER, *COLD)))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     printed = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line.startswith("| ")][1:]

@@ -26,6 +26,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.store import MemoryStore
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_TASKS
+from coterie.kuscia.controllers.jobplan import controller as jobplan
 from coterie.kuscia.controllers.kusciajob import controller as kusciajob
 from coterie.kuscia.extensions.apiserver import KUSCIA
 
@@ -93,9 +94,11 @@ class JobPlane:
         await client.create(APP_IMAGES.as_dynamic, engine())
         informers = Informers(client)
         jobs = kusciajob.make(client, informers, requires_approval=True)
+        plans = jobplan.make(client, informers, requires_approval=True)
         async with TaskOwner("plane") as owner:
             owner.start("informers", informers.run())
             owner.start("jobs", jobs.run())
+            owner.start("plans", plans.run())
             owner.start("tasks", _play(client))
             await jobs.ready.wait()
             _, self.port = await http.listen("127.0.0.1", 0)

@@ -23,10 +23,10 @@ from coterie.cli.diagnosis.model import (
     needs_of_job,
 )
 from coterie.cli.diagnosis.view import graph_text
-from coterie.cli.routes.facts import CheckOutcome, Finding
 from coterie.kuscia.api.types.job import AppImage, KusciaJob
 from coterie.kuscia.gateway.diagnosis.messages import EngineFacts, LinkReport, PartyFacts, ProbePlan
 from coterie.kuscia.gateway.diagnosis.party_facts import fits
+from coterie.kuscia.routes.facts import CheckOutcome, Finding
 
 PAIR = every_pair(("alice", "bob"))
 SOUND = LinkReport(

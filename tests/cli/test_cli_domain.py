@@ -13,11 +13,11 @@ import yaml
 from coterie.base import pki
 from coterie.cli import gateway_status
 from coterie.cli.gateway_status import GatewayState
-from coterie.cli.routes.model import RouteLine
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kuscia.api.types.domain import DOMAINS
+from coterie.kuscia.routes.model import RouteLine
 from coterie.node import config
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.cli import engines
+from coterie.cli import engine_versions, engines
+from coterie.kuscia.api.types.job import KusciaJob
 from coterie.kuscia.engine.builtin_appimages import SAMPLE
 
 PSI: dict[str, Any] = {
@@ -127,7 +129,9 @@ def test_an_engine_is_added_listed_and_removed(live: Any) -> None:
     assert 'there is no engine "psi-image"' in live("engine", "ls", "psi-image").err
 
 
-@pytest.mark.parametrize("words", [("add",), ("rm",), ("dance",)])
+@pytest.mark.parametrize(
+    "words", [("add",), ("rm",), ("dance",), ("upgrade",), ("pin",), ("pin", "psi"), ("ls", "--partners")]
+)
 def test_what_is_typed_wrongly(cli: Any, words: tuple[str, ...]) -> None:
     assert cli("engine", *words).code == 2
 
@@ -156,3 +160,118 @@ def test_any_shape_is_told_or_taken(path: str, value: Any) -> None:
 
 def test_the_built_in_engine_has_no_faults() -> None:
     assert engines.faults(SAMPLE) == []
+
+
+def version(number: str, **marks: str) -> dict[str, Any]:
+    made = copy.deepcopy(PSI)
+    annotations = {"coterie.io/engine": "psi", "coterie.io/engine-version": number}
+    made["metadata"] = {"name": f"psi-{number}", "annotations": {**annotations, **marks}}
+    made["spec"]["image"]["id"] = f"sha256:{number.replace('.', '') * 64}"[:71]
+    return made
+
+
+DOMAIN = {"apiVersion": "kuscia.secretflow/v1alpha1", "kind": "Domain", "metadata": {"name": "pinning"}, "spec": {}}
+VERSIONED_JOB = {
+    "apiVersion": "kuscia.secretflow/v1alpha1",
+    "kind": "KusciaJob",
+    "metadata": {"name": "pinned-job", "namespace": "cross-domain"},
+    "spec": {
+        "initiator": "pinning",
+        "tasks": [
+            {"alias": "a", "appImage": "psi<1", "taskInputConfig": "{}", "parties": [{"domainID": "pinning"}]},
+            {"alias": "b", "appImage": "psi-0.6", "taskInputConfig": "{}", "parties": [{"domainID": "pinning"}]},
+        ],
+    },
+}
+
+
+def test_versions_are_listed_chosen_and_pinned(live: Any) -> None:
+    speaks = {"coterie.io/speaks": ">=0.5"}
+    (live.folder / "psi.yaml").write_text(text(version("0.6"), version("0.10", **speaks)))
+    (live.folder / "job.yaml").write_text(text(VERSIONED_JOB))
+    (live.folder / "domain.yaml").write_text(text(DOMAIN))
+    assert live("engine", "add", "psi.yaml").code == 0
+    assert live("apply", "-f", "domain.yaml").code == 0
+    listed = live("engine", "versions", "psi").lines
+    assert listed[0].split() == [
+        "ENGINE",
+        "VERSION",
+        "DOMAIN",
+        "APPIMAGE",
+        "DIGEST",
+        "SPEAKS",
+        "PROTOCOLS",
+        "JOBS",
+        "NEW",
+        "JOBS",
+    ]
+    assert [line.split()[:4] for line in listed[1:]] == [
+        ["psi", "0.10", "here", "psi-0.10"],
+        ["psi", "0.6", "here", "psi-0.6"],
+    ]
+    assert live("engine", "versions", "psi", "-o", "name").lines == ["psi==0.10", "psi==0.6"]
+    found = yaml.safe_load(live("engine", "versions", "psi", "--partners", "-o", "json").out)
+    assert (found[0]["speaks"], found[0]["usedByNewJobs"], found[0]["appImage"]) == (">=0.5", True, "psi-0.10")
+    assert "there is no engine" in live("engine", "versions", "other").err
+    # Only 0.6 for new jobs, then all again.
+    assert "new jobs use psi ==0.6 here: 0.6;" in live("engine", "pin", "psi", "0.6").out
+    used = {
+        row["version"]: row["usedByNewJobs"]
+        for row in yaml.safe_load(live("engine", "versions", "psi", "-o", "json").out)
+    }
+    assert used == {"0.10": False, "0.6": True}
+    tasks = yaml.safe_load(live("engine", "pin", "job.yaml").out)["spec"]["tasks"]
+    assert [task["appImage"] for task in tasks] == ["psi==0.6", "psi-0.6"]
+    assert "new jobs use any version of psi here: 0.10, 0.6" in live("engine", "pin", "psi", "any").out
+    assert "no version of psi here is in >=1: there is 0.10, 0.6;" in live("engine", "pin", "psi", ">=1").err
+    assert "is no range of versions" in live("engine", "pin", "psi", ">=x").err
+    assert "coterie engine versions` lists them" in live("engine", "pin", "other", "1").err
+    assert live("engine", "rm", "psi-0.6", "psi-0.10").code == 0
+    assert live("delete", "domain", "pinning").code == 0
+
+
+def test_an_upgrade_says_what_stays(live: Any) -> None:
+    (live.folder / "mine.yaml").write_text(text(DOMAIN))
+    made = [version("0.6"), version("0.10")]
+    for each in made:
+        each["metadata"]["name"] = each["metadata"]["name"].replace("psi", "mine")
+        each["metadata"]["annotations"]["coterie.io/engine"] = "mine"
+    (live.folder / "engines.yaml").write_text(text(*made))
+    assert live("apply", "-f", "mine.yaml").code == 0
+    assert live("engine", "add", "engines.yaml").code == 0
+    down = live("engine", "upgrade", "mine", "0.6")
+    assert down.lines[0] == "new jobs use mine 0.6 here"
+    assert live("engine", "upgrade", "mine").lines == [
+        "new jobs use mine 0.10 here",
+        "mine-0.6 (0.6) stays; coterie engine rm mine-0.6 removes it",
+    ]
+    assert "there is no version 0.7 of mine here: there is 0.10, 0.6;" in live("engine", "upgrade", "mine", "0.7").err
+    assert live("engine", "rm", "mine-0.6", "mine-0.10").code == 0
+    assert live("delete", "domain", "pinning").code == 0
+
+
+def test_annotations_of_versions_are_checked_before_anything_is_added(cli: Any) -> None:
+    wrong = version("0.6")
+    wrong["metadata"]["annotations"]["coterie.io/engine-version"] = "newest"
+    assert '"newest" is no version' in cli("engine", "add", "-", stdin=text(wrong)).err
+
+
+def test_partners_offer_what_they_said_for_the_newest_job() -> None:
+    def job(name: str, made: str, *numbers: str) -> KusciaJob:
+        task = {"alias": "a", "appImage": "psi>=0.5", "taskInputConfig": "", "parties": []}
+        stated = {"bob": {"tasks": {"a": {"engines": [{"version": each} for each in numbers]}}}}
+        return msgspec.convert(
+            {
+                "metadata": {"name": name, "creationTimestamp": made},
+                "spec": {"initiator": "alice", "tasks": [task]},
+                "status": {"partyStatements": stated},
+            },
+            KusciaJob,
+        )
+
+    jobs = (job("new", "2026-02-01T00:00:00Z", "0.7", "0.6"), job("old", "2026-01-01T00:00:00Z", "0.5"))
+    rows = engine_versions.rows_of_partners(engine_versions.KnownVersions((), {}, (), jobs))
+    assert [(row.engine, row.version, row.domain, row.jobs) for row in rows] == [
+        ("psi", "0.7", "bob", ("new",)),
+        ("psi", "0.6", "bob", ("new",)),
+    ]

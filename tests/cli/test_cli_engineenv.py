@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from importlib import resources
 from pathlib import Path
 
@@ -43,8 +44,17 @@ def test_all_it_needs_is_pinned(environment: Environment) -> None:
     assert [each for each in entries if not re.fullmatch(pinned, each)] == []
 
 
+def borrowed_pip(place: Path, **_: object) -> None:
+    """An environment whose pip is ours: installing pip into a new one takes longer than the rest of this file."""
+    (place / "bin").mkdir(parents=True)
+    (place / "bin" / "python").symlink_to(sys.executable)
+
+
 @ALL
-def test_what_cannot_be_fetched_is_told_and_leaves_nothing(environment: Environment, tmp_path: Path) -> None:
+def test_what_cannot_be_fetched_is_told_and_leaves_nothing(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_environment.venv, "create", borrowed_pip)
     here = app(tmp_path)
     assert main(["engine", "add", environment.name], here) == 1
     said = here.err.getvalue()  # type: ignore[attr-defined]
@@ -79,3 +89,22 @@ def test_secretflow_is_what_jobs_call_it() -> None:
     ]  # fmt: skip
     assert {name for name, port in scopes.items() if port[1] == "Cluster"} == {"spu", "fed", "inference"}
     assert scopes["global"] == ("GRPC", "Domain")
+
+
+@ALL
+def test_the_version_is_that_of_its_library(environment: Environment) -> None:
+    text = resources.files("coterie.engines").joinpath(environment.name, "requirements.txt").read_text()
+    library = {"psi": "spu", "secretflow": "secretflow-lite", "mpyc": "mpyc"}[environment.name]
+    assert f"\n{library}=={environment.version} " in text
+
+
+def test_another_version_goes_beside_the_one_that_is_there(tmp_path: Path) -> None:
+    here, environment = app(tmp_path), ENVIRONMENTS["psi"]
+    first = tmp_path / "tools" / "psi"
+    assert environment.directory(here) == first
+    first.mkdir(parents=True)
+    (first / "coterie-installed").write_text("of an older Coterie")
+    assert environment.directory(here) == first.with_name(f"psi-{environment.version}")
+    assert environment._beside()["metadata"]["name"] == f"psi-{environment.version}"
+    assert environment._beside_image() == f"coterie/psi:{environment.version}"
+    assert engines.faults(environment._beside()) == []

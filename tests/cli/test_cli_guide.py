@@ -14,7 +14,10 @@ from coterie.cli.commands.kubectl import take_ours
 _TOP = Path(__file__).parents[2]
 GUIDE = _TOP / "docs" / "guide" / "command-line.md"
 MORE = (
-    *(_TOP / "docs" / "guide" / name for name in ("network.md", "jobs.md", "gpu-jobs.md", "policy.md", "diagnose.md")),
+    *(
+        _TOP / "docs" / "guide" / name
+        for name in ("network.md", "jobs.md", "functions.md", "gpu-jobs.md", "policy.md", "diagnose.md")
+    ),
     _TOP / "README.md",
 )
 _SEPARATORS = re.compile(r"(?:&&|\|\||[|;])(?=(?:[^']*'[^']*')*[^']*$)")

@@ -130,7 +130,11 @@ def test_a_node_that_joins_with_a_file_brings_no_key(cli):
         pytest.param((*LITE, "-m", "10.0.0.1:1080"), "--master-endpoint: must look like", id="endpoint"),
         pytest.param((*LITE, "-m", "https://m", "--join", "x"), "--join: stands beside masterEndpoint", id="two-ways"),
         pytest.param((*MASTER, "--join", "x"), "--join: is only for mode lite", id="join-of-a-master"),
-        pytest.param((*MASTER, "-e", "mysql://u:pw@h/d"), "--datastore-endpoint: this version", id="datastore"),
+        pytest.param(
+            (*MASTER, "-e", "mysql://u:pw@h/d"),
+            "--datastore-endpoint: this version has no store in MySQL",
+            id="datastore",
+        ),
         pytest.param((*MASTER, "-p", "SSL"), "--protocol: must be one of", id="protocol"),
         pytest.param((*MASTER, "-l", "LOUD"), "--log-level: must be one of", id="log-level"),
         pytest.param(

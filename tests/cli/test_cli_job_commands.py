@@ -290,11 +290,12 @@ def test_a_partners_job_is_accepted(job, foreign):
 
 def test_a_partners_job_is_rejected(job, foreign):
     assert job("approve", foreign, "--as", "alice").code == 2
-    told = job("approve", foreign, "--reject")
+    assert "goes with --reject" in job("approve", foreign, "--reason", "no").err
+    told = job("approve", foreign, "--reject", "--reason", "no contract")
     assert told.out == f"job {foreign} rejected for bob; it is ApprovalReject\n"
     watched = job("watch", foreign)
     assert watched.code == 3
-    assert "Party: bob approval reject." in watched.out
+    assert "Party: bob approval reject. rejected: no contract" in watched.out
 
 
 def test_our_own_job_is_for_others_to_approve(job, name):

@@ -15,12 +15,14 @@ import msgspec
 import pytest
 
 from coterie.base.trace import trace_id
-from coterie.cli.jobs import chart, graph, timeline
-from coterie.cli.jobs.model import JobState, PartyState, TaskState, job_state
+from coterie.cli.jobs import chart, graph
 from coterie.cli.jobs.recorded_spans import read_spans, recorded_job
-from coterie.cli.jobs.timeline import Moment, PhaseTimes
-from coterie.cli.jobs.view import TerminalFormat, changes, columns, cut, list_row, picture, safe
-from coterie.cli.live_display import without_escapes
+from coterie.cli.jobs.view import changes, list_row, picture
+from coterie.cli.live_display import columns, without_escapes
+from coterie.cli.terminal_format import TerminalFormat, cut, safe
+from coterie.kuscia.api.jobs import timeline
+from coterie.kuscia.api.jobs.job_state import JobState, PartyState, TaskState, job_state
+from coterie.kuscia.api.jobs.timeline import Moment, PhaseTimes
 from coterie.kuscia.api.types.job import KusciaJob, KusciaTask
 from coterie.kuscia.api.types.task_resource import TaskResource
 

@@ -25,6 +25,24 @@ def test_top_help_lists_every_command(cli, words):
         assert command.summary in shown.out
 
 
+@pytest.mark.parametrize("command", [each for each in program.COMMANDS if each.actions], ids=lambda each: each.name)
+def test_actions_stand_apart_from_their_text(command):
+    shown = program.actions_help(command)
+    for action in command.actions:
+        assert f"  {action.action} " in shown
+    assert (
+        len(
+            {
+                line.index(action.summary)
+                for action in command.actions
+                for line in shown.splitlines()
+                if line.startswith(f"  {action.action} ") and line.endswith(action.summary)
+            }
+        )
+        == 1
+    )
+
+
 @pytest.mark.parametrize("form", ["{} --help", "help {}", "{} -h"])
 @pytest.mark.parametrize("name", NAMES)
 def test_help_of_each_command_teaches_with_examples(cli, name, form):

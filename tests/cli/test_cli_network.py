@@ -172,13 +172,43 @@ def test_without_loopback_addresses_ports_are_free_ones(monkeypatch):
     places = list(itertools.islice(network.free_addresses(), 2))
     assert {place.address for place in places} == {"127.0.0.1"}
     taken = [port for place in places for port in (place.api, place.agent, place.internal, place.external)]
+    taken += [place.console for place in places]
     assert all(port > 1024 for port in taken)
     assert len(set(taken)) == len(taken)
 
 
+def test_each_control_plane_has_a_console_of_its_own_where_all_share_an_address(tmp_path, monkeypatch):
+    monkeypatch.setattr(network, "_refusal", lambda address, port: 99)
+    places = list(itertools.islice(network.free_addresses(), 2))
+    consoles = []
+    for name, place in zip(("alice", "bob"), places, strict=True):
+        node = network.write(tmp_path, "p2p", name, place)
+        consoles.append((node.console.address, node.console.port))
+        assert node.console.required, "the port stays the same when the node starts again"
+    assert consoles == [("127.0.0.1", place.console) for place in places]
+    assert "console" not in network.document(tmp_path, "center", "carol", places[0]), "a lite has none"
+    alone = network.NodeAddresses("127.0.1.7", network.API_PORT, network.AGENT_PORT)
+    usual = network.write(tmp_path, "p2p", "dora", alone).console
+    assert (usual.address, usual.port) == ("127.0.1.7", 8088)
+
+
 def test_ports_that_are_not_ours_to_open_are_not_asked_for():
-    assert network.usual_ports(0) == (6443, 10250, 8070, 8071, 8082, 8083, 8060, 8061, 9091, 80, 1080, 53)
-    assert network.usual_ports(1024) == (6443, 10250, 8070, 8071, 8082, 8083, 8060, 8061, 9091, 10080, 1080, 10053)
+    assert network.usual_ports(0) == (6443, 10250, 8070, 8071, 8082, 8083, 8060, 8061, 9091, 8088, 80, 1080, 53)
+    assert network.usual_ports(1024) == (
+        6443,
+        10250,
+        8070,
+        8071,
+        8082,
+        8083,
+        8060,
+        8061,
+        9091,
+        8088,
+        10080,
+        1080,
+        10053,
+    )
 
 
 def test_two_at_once_wait_for_each_other(monkeypatch):

@@ -545,7 +545,7 @@ def test_the_demo_tells_its_story_and_leaves_nothing(tmp_path):
 
 def test_a_kept_demo_can_be_used_and_stopped(tmp_path, cli):
     done = subprocess.run(
-        [sys.executable, "-m", "coterie", "demo", "--keep"],
+        [sys.executable, "-m", "coterie", "demo", "--keep", "--console"],
         env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=50, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -556,6 +556,8 @@ def test_a_kept_demo_can_be_used_and_stopped(tmp_path, cli):
         pods = cli("--root", str(folder), "get", "pods", "-l", "app=greeter", "--no-headers").lines
         assert len(pods) == 2 and all("Running" in line for line in pods)
         assert f"coterie down --root {folder} --purge" in done.stdout
+        assert re.search(r"^  demo   http://127\.0\.0\.1:\d+/#login=\S{40,}$", done.stdout, re.MULTILINE)
+        assert f"`coterie console --domain demo --root {folder}`" in done.stdout
     finally:
         ended = cli("down", "--root", str(folder), "--purge")
     assert (ended.code, ended.out) == (0, "demo stopped, 2 pods stopped, files removed.\n")

@@ -323,7 +323,7 @@ def test_delete_ends_when_the_last_finalizer_goes(live):
 def test_api_resources(live):
     header, *rows = live("api-resources", "--api-group", "kuscia.secretflow").lines
     assert header.split() == ["NAME", "SHORTNAMES", "APIVERSION", "NAMESPACED", "KIND"]
-    assert len(rows) == 21
+    assert len(rows) == 22
     assert "kusciajobs kj kuscia.secretflow/v1alpha1 true KusciaJob" in [" ".join(row.split()) for row in rows]
     assert "VERBS" in live("api-resources", "-o", "wide").lines[0]
     names = live("api-resources", "--namespaced=false", "-o", "name").lines

@@ -20,8 +20,6 @@ import pytest
 
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
-from coterie.cli.routes import probe
-from coterie.cli.routes.facts import RouteCheckFacts
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kube.client.transport import TransportRequest
@@ -34,6 +32,8 @@ from coterie.kuscia.gateway.handshake.handshake_client import (
 from coterie.kuscia.gateway.registration.client import MasterClient
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.kuscia.identity.domain_identity import DomainIdentity
+from coterie.kuscia.routes import probe
+from coterie.kuscia.routes.facts import RouteCheckFacts
 from coterie.sdk.errors import Unauthorized
 from coterie.sdk.wire import Address as SdkAddress
 from coterie.sdk.wire import Wire

@@ -17,10 +17,10 @@ from aiohttp import web
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
-from coterie.cli.routes import check, probe
-from coterie.cli.routes.facts import Certificate, CheckOutcome, RouteCheckFacts, RouteFacts, ServiceCheck
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import MasterEndpoint
+from coterie.kuscia.routes import check, probe, reachability
+from coterie.kuscia.routes.facts import Certificate, CheckOutcome, RouteCheckFacts, RouteFacts, ServiceCheck
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -216,6 +216,7 @@ async def test_a_gateway_is_looked_at(tmp_path):
         facts = await dialled("127.0.0.1", port)
     shown = pki.load_certificate((tmp_path / "bob.crt").read_bytes())
     assert (facts.addresses, facts.tcp_problem, facts.tls_problem) == (("127.0.0.1",), "", "")
+    assert facts.connect_seconds is not None and facts.connect_seconds >= 0
     assert (facts.shown.fingerprint, facts.shown.subject) == (pki.fingerprint(shown), "bob")
     assert (facts.status, facts.gateway_error) == (401, "no token")
     assert abs(facts.skew) <= 60
@@ -227,7 +228,7 @@ async def test_a_closed_port():
     server.close()
     await server.wait_closed()
     facts = await dialled("127.0.0.1", port)
-    assert facts.tcp_problem
+    assert facts.tcp_problem and facts.connect_seconds is None
     assert (facts.shown, facts.status) == (None, 0)
 
 
@@ -275,14 +276,14 @@ def test_where_our_own_gateway_is(tmp_path):
     paths = DomainPaths.of(tmp_path, "alice").prepare()
     assert probe.home_of(tmp_path, "alice") == paths
     assert probe.home_of(tmp_path, "bob") is None
-    assert probe.node_socket(paths) is None
+    assert reachability.node_socket(paths) is None
     file = GatewayPaths.of(paths).directory / "lds.json"
     file.parent.mkdir(parents=True)
     listeners = [{"name": "external"}, {"name": "node", "address": {"pipe": {"path": "/run/gw.sock"}}}]
     file.write_bytes(orjson.dumps({"resources": listeners}))
-    assert probe.node_socket(paths) == Path("/run/gw.sock")
+    assert reachability.node_socket(paths) == Path("/run/gw.sock")
     file.write_text("{")
-    assert probe.node_socket(paths) is None
+    assert reachability.node_socket(paths) is None
 
 
 async def test_what_our_own_gateway_says(tmp_path):

@@ -11,12 +11,12 @@ import pytest
 
 from coterie.base import pki
 from coterie.base.secret import SecretValue
-from coterie.cli.routes import model
 from coterie.kuscia.api.domainroutes import route_faults
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS
 from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.registration.master_trust import split_token
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
+from coterie.kuscia.routes import model
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 BOB = MasterEndpoint("10.0.0.2", 1080, True)

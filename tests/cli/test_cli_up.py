@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,14 @@ def _processes(mark: str) -> list[str]:
     return found
 
 
+def _account_of(link: str) -> str:
+    """Who is logged in by a link."""
+    console, _, code = link.partition("/#login=")
+    asked = urllib.request.Request(f"{console}/login", json.dumps({"code": code}).encode(), {"Origin": console})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        return str(json.load(answer)["account"])
+
+
 @pytest.fixture
 def network(cli):
     """`net("get", "pods")` on a network under a directory of the test's own; it is removed whatever happens."""
@@ -80,8 +89,21 @@ def test_center(network, cli):
     assert f"  export KUBECONFIG={root}/kuscia-system/kubeconfig" in up.lines
     assert "\x1b" not in up.out
 
-    again = json.loads(network("up", "-o", "json").out)
+    assert not [each for each in _processes(str(root)) if "coterie.console" in each], "nobody looks yet"
+    again = json.loads(network("up", "--console", "-o", "json").out)
     assert [each["ready"] for each in again["domains"]] == [True, True, True]
+    console = again["domains"][0]["console"]
+    assert console.endswith(":8088") and not again["domains"][1]["console"]
+    assert list(again["consoleLinks"]) == ["kuscia-system"], "lites have none"
+    assert _account_of(again["consoleLinks"]["kuscia-system"]) == "coterie-console/console-admin"
+    assert f"Consoles: kuscia-system {console} (`coterie console` prints" in network("status").out
+    assert network("console", "--role", "view").out.startswith(f"{console}/#login=")
+    refused = network("console", "--domain", "alice")
+    assert (refused.code, refused.err) == (
+        1,
+        "Error: alice is a lite and has no console; that of its master shows its jobs, pods and tables: "
+        "run `coterie console --domain kuscia-system`\n",
+    )
     assert [(each["source"], each["destination"], each["ready"]) for each in again["routes"]] == [
         ("alice", "bob", True),
         ("alice", "kuscia-system", True),

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 import yaml
-from kubectl_runner import Kubectl, Result, Running
+from kubectl_runner import Kubectl, Result, Running, poll_pause
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
@@ -37,13 +37,15 @@ _START_SECONDS = 40.0
 
 def until(what: str, look: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Look again and again until the answer is true; it is returned."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while True:
+        asked = time.monotonic()
         answer = look()
         if answer:
             return answer
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.05)
+        now = time.monotonic()
+        assert now < began + seconds, f"not within {seconds:.0f} s: {what}"
+        time.sleep(poll_pause(now - began, now - asked))
 
 
 class Node:

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 import psutil
 import yaml
 from inside_kit import InsidePort
-from kubectl_runner import Kubectl, Result
+from kubectl_runner import Kubectl, Result, poll_pause
 
 from coterie.base.paths import DomainPaths
 from coterie.cli import background
@@ -56,17 +56,19 @@ _TRANSIENT = (OSError, http.client.HTTPException)
 
 def until(what: str, look: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Look again and again until the answer is true; it is returned. A node that is away counts as no."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     last: Any = None
     while True:
+        asked = time.monotonic()
         try:
             last = look()
             if last:
                 return last
         except _TRANSIENT as problem:
             last = problem
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}; last: {last!r}"
-        time.sleep(0.03)
+        now = time.monotonic()
+        assert now < began + seconds, f"not within {seconds:.0f} s: {what}; last: {last!r}"
+        time.sleep(poll_pause(now - began, now - asked, 0.03))
 
 
 # Objects.

@@ -496,10 +496,13 @@ class Bench:
 
 def until(what: str, look: Callable[[], Any], seconds: float = 30.0) -> Any:
     """Look again and again until the answer is true; it is returned."""
-    deadline = time.monotonic() + seconds
+    began = asked = time.monotonic()
     while not (answer := look()):
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.1)
+        now = time.monotonic()
+        assert now < began + seconds, f"not within {seconds:.0f} s: {what}"
+        # As `kubectl_runner.poll_pause` (this file is run as a program, too): a look is often two processes.
+        time.sleep(max(0.1, min(2 * (now - asked), (now - began) / 10)))
+        asked = time.monotonic()
     return answer
 
 

@@ -18,7 +18,7 @@ import pytest
 from jobs_kit import Net, network, until
 
 import coterie.sdk
-from coterie.cli.routes.model import endpoint_of
+from coterie.kuscia.routes.model import endpoint_of
 from coterie.sdk import (
     Column,
     Connection,

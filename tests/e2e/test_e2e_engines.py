@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import kubectl_runner
 import pytest
 from jobs_kit import Net, job, network, task, until
+
+from coterie.cli.app import App
+from coterie.cli.main import main
 
 pytestmark = [pytest.mark.xdist_group("e2e-jobs")]
 VERSIONS = kubectl_runner.chosen()
@@ -61,6 +68,25 @@ def test_progress_is_told_while_a_task_runs(net: Net) -> None:
     for party in AB:
         until("progress is known", lambda party=party: _task(net, party, name).get("progress", 0) > 0)
     net.at("alice").until_phase(name, "Succeeded")
+
+
+def test_a_new_engine_runs_as_it_was_written(net: Net, tmp_path: Path) -> None:
+    """`coterie engine new`, and the test that it wrote, against this network."""
+    assert main(["engine", "new", "my-engine", str(tmp_path / "mine")], App.standard()) == 0
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environ = {**os.environ, "PATH": path, "COTERIE_ROOT": str(net.root), "COTERIE_PARTIES": ",".join(AB)}
+    environ["COTERIE_CONTROL_PLANES"] = ",".join(each.name for each in net.planes)
+    words = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "-k", "network", str(tmp_path / "mine")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        capture_output=True,
+        text=True,
+        env={key: value for key, value in environ.items() if not key.startswith("PYTEST")},
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 def _task(net: Net, party: str, name: str, phase: str = "") -> dict[str, Any]:

@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -106,6 +109,59 @@ def test_a_graph_runs_in_its_order(net: Net, puppets: Puppets, name: str, graph:
             last = max(place for place, word in enumerate(began) if word == earlier)
             assert last < began.index(each["alias"]), began
     net.until_clean()  # also while the job is still there
+
+
+def coterie(net: Net, *words: str) -> str:
+    command = [sys.executable, "-m", "coterie", *words, "--root", str(net.root)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
+
+
+@p2p_only
+def test_partners_cosign_each_others_evidence(net: Net, name: str, tmp_path: Path) -> None:
+    """Also where a policy demands it before a task begins."""
+    policy = "/apis/kuscia.secretflow/v1alpha1/partnerpolicies/bob"
+    net.at("alice").merge(policy, {"spec": {"witness": "Require"}})
+    net.at("alice").apply(job(name, "alice", task("a", *AB)))
+    succeeded(net, name, *AB)
+    net.at("alice").merge(policy, {"spec": {"witness": None}})
+
+    def cosigned() -> dict[str, Any] | None:
+        shown = json.loads(coterie(net, "audit", "witness", "--now", "-o", "json", "--domain", "alice") or "[]")
+        states = {each["partner"]: each for each in shown}
+        both = all(each["ours"] and each["ours"]["size"] and each["theirs"] for each in states.values())
+        return states if states.keys() == {"bob", "carol"} and both else None
+
+    states = until("both partners cosigned alice's log", cosigned)
+    assert [finding for each in states.values() for finding in each["findings"]] == []
+    agreed = set()
+    for domain in AB:
+        events = json.loads(coterie(net, "audit", "ls", "-o", "json", "--domain", domain))
+        assert {"checkpoint.received", "checkpoint.cosigned", "partner.introduced"} <= {each["kind"] for each in events}
+        kinds = [each["kind"] for each in events if each.get("job") == name]
+        order = [kinds.index(each) for each in ("job.approved", "task.started", "task.ended", "job.ended")]
+        assert order == sorted(order)
+        agreed |= {each["agree"] for each in events if each.get("job") == name and each["kind"] == "task.started"}
+    assert len(agreed) == 1
+    file = tmp_path / "alice.evidence"
+    coterie(net, "audit", "export", "--file", str(file), "--domain", "alice")
+    trust = [word for each in ABC for word in ("--trust", str(net.at(each).paths.domain_certificate))]
+    command = [sys.executable, "-m", "coterie", "audit", "verify", str(file), *trust]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert checked.returncode == 0
+    assert "heads cosigned by: bob.coterie/witness, carol.coterie/witness" in checked.stdout
+    for domain in AB:
+        until("both signed the statement of the task", partial(signed_by_both, net, name, domain, tmp_path))
+
+
+def signed_by_both(net: Net, name: str, domain: str, home: Path) -> bool:
+    file = home / f"{domain}-job.evidence"
+    coterie(net, "audit", "export", "--job", name, "--file", str(file), "--domain", domain)
+    command = [sys.executable, "-m", "coterie", "audit", "verify", str(file), "-o", "json"]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert checked.returncode == 0, checked.stderr
+    (report,) = json.loads(checked.stdout)
+    signed = [each["signed"] for each in report["statements"]]
+    return signed == [["alice.coterie/evidence/1", "bob.coterie/evidence/1"]]
 
 
 def test_three_parties(net: Net, puppets: Puppets, name: str) -> None:
@@ -433,6 +489,34 @@ def test_engines_talk_through_the_gateways(net: Net, name: str) -> None:
     succeeded(net, name, *AB)
     for each in AB:
         assert received(net.domains[each]) - before[each] > 5_000_000, f"the message to {each} took another way"
+
+
+PUSHER = """
+import sys, urllib.error, urllib.request
+task, domain = open("/tmp/task.conf").read().split()[:2]
+other = {"alice": "bob", "bob": "alice"}[domain]
+
+def call(action, body=b"", session="session_" + task):
+    named = {"x-ptp-session-id": session, "x-ptp-topic": "greeting", "x-ptp-target-node-id": other}
+    url = "http://transport." + domain + ".svc/v1/interconn/chan/" + action
+    request = urllib.request.Request(url, body, {**named, "x-ptp-source-node-id": "forged"}, method="POST")
+    try:
+        return urllib.request.urlopen(request, timeout=300).read()
+    except urllib.error.HTTPError as problem:
+        return problem.code
+
+assert b"E0000000000" in call("push", ("hello from " + domain).encode()), "push"
+assert ("hello from " + other).encode() in call("pop?timeout=200"), "pop"
+for action in ("push", "pop", "release"):
+    assert call(action, session="session_another") == 403, action
+"""
+
+
+def test_engines_push_and_pop_messages(net: Net, name: str) -> None:
+    """Through the message queues of both domains, each for its own task only."""
+    net.register(app_image("pusher", PUSHER, sys.executable))
+    net.at("alice").apply(job(name, "alice", task("a", *AB, image="pusher")))
+    succeeded(net, name, *AB)
 
 
 FORGER = """

@@ -246,6 +246,25 @@ def test_c69_pods_reach_pods_nodes_services_and_names(bench: Bench) -> None:
         _gone(bench, "service/matrix")
 
 
+def test_c14_actors_are_spread_over_the_machines(bench: Bench) -> None:
+    """The functions process is on m1, and has connected to each actor that is ready."""
+    script = "from serverless import Response\ndef action(req):\n    return Response('x')\n"
+    spec = {"script": script, "scaling": {"minReplicas": 4}}
+    bench.apply(
+        {
+            "apiVersion": "coterie.io/v1alpha1",
+            "kind": "Action",
+            "metadata": {"name": "spread", "namespace": DOMAIN},
+            "spec": spec,
+        }
+    )
+    action = f"get action spread -n {DOMAIN}"
+    until("four are ready", lambda: bench.json(action).get("status", {}).get("readyReplicas") == 4, 90)
+    pods = bench.json(f"get pods -n {DOMAIN} -l coterie.io/action=spread")["items"]
+    assert len({each["spec"]["nodeName"] for each in pods}) >= 2
+    bench.kubectl(f"delete action spread -n {DOMAIN} --wait=false")
+
+
 def test_c56_a_node_is_not_tied_to_a_network_card(bench: Bench) -> None:
     """m3 joined with the address of its first card, and joins again with that of its second."""
     first, second = PLAN["m3"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from machines_kit import user_namespaces_allowed
-from test_e2e_network_readme import Organisations, introduce, organisations
+from test_e2e_network_readme import PATIENCE, Organisations, introduce, organisations, until
 
 pytestmark = [
     pytest.mark.xdist_group("e2e-network"),
@@ -54,3 +54,29 @@ def test_a_job_that_cannot_run_fails_at_once_and_says_why_on_both_sides(made: Or
         assert "NotFenced" in messages(made, domain)[-1]
     pods = made["alice"].machine("get", "pods", "-A")
     assert "ContainerCreating" not in pods
+
+
+def test_functions_are_refused_where_pods_have_no_network(made: Organisations) -> None:
+    machine = made["alice"].machine
+    (machine.home / "hello.py").write_text("def action(req):\n    return None\n")
+    done = machine.try_("action", "create", "hello", "--script", "hello.py", "--http", "/hello")
+    assert done.returncode != 0 and "NotFenced" in done.stderr and "coterie status" in done.stderr, done
+    assert "hello" not in machine("action", "ls")
+
+
+def test_functions_of_an_ordinary_user(made: Organisations) -> None:
+    """At bob's, an ordinary machine."""
+    machine = made["bob"].machine
+    (machine.home / "hello.py").write_text(
+        "from serverless import Response\ndef action(req):\n    return Response('Hello ' + req.param('name'))\n"
+    )
+    machine("action", "create", "hello", "--script", "hello.py", "--http", "/hello")
+
+    def answer() -> str:
+        done = machine.try_("action", "invoke", "hello", "--param", "name=Ann", "--timeout", "30s")
+        return done.stdout.strip()
+
+    until("the function answers", lambda: answer() == "Hello Ann", PATIENCE)
+    assert "hello" in machine("action", "graph")
+    machine("action", "trigger", "rm", "hello-http")
+    machine("action", "rm", "hello")

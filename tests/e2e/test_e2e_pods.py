@@ -347,6 +347,8 @@ def test_pods_outlive_a_crash_of_the_whole_node(autonomy: Cluster) -> None:
     autonomy.plane.start()
     autonomy.wait_until_up("node-a")
     assert starts(autonomy.ready("steady")) == before
+    # The Node says Ready of before until its agent is back.
+    until("its agent answers again", lambda: autonomy.try_("logs", "steady").rc == 0)
     assert autonomy.logs("steady") == "begun\n"
 
 

@@ -3,6 +3,7 @@ why. The commands are typed as the guide has them."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -109,6 +110,44 @@ def test_inside_the_policy_a_job_runs_and_outside_it_is_refused(net: tuple[Net, 
     says(made, f"{name}-other", "ApprovalReject", "refused: alice may not begin `puppet`")
     assert "refused: alice may not begin `puppet`" in policy(made, "explain", f"{name}-other")
     made.remove_jobs()
+
+
+def test_a_dry_run_is_answered_by_both_and_starts_nothing(net: tuple[Net, Puppets], name: str) -> None:
+    made, _ = net
+
+    def planned() -> tuple[int, Object]:
+        file = made.root / f"{name}.json"
+        file.write_text(json.dumps(job(name, "alice", task("a", *AB))))
+        words = ("job", "run", str(file), "--dry-run=plan", "--timeout", "30s", "-o", "json")
+        command = [sys.executable, "-m", "coterie", *words, "--root", str(made.root), "--domain", "alice"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    policy(made, "allow", "alice")
+    code, shown = planned()
+    assert (code, shown["outlook"]) == (0, "Runs"), shown
+    own, theirs = (each["plan"] for each in shown["answers"])
+    assert own["placements"][0]["nodes"], "alice knows her nodes"
+    assert theirs["approval"] == {"verdict": "Allow", "by": "policy"} and theirs["detail"] == "summary"
+    assert theirs["placements"][0]["fits"] and "nodes" not in theirs["placements"][0]
+    policy(made, "allow", "alice", "--app-image", "scql", "--outside", "refuse")
+    code, shown = planned()
+    assert (code, shown["outlook"]) == (1, "Fails")
+    assert shown["answers"][1]["plan"]["approval"]["rules"] == ["appImages"]
+    policy(made, "allow", "alice", "--plans", "none")
+    code, shown = planned()
+    assert (code, shown["outlook"]) == (3, "Unknown")
+    assert shown["answers"][1]["message"] == "dry runs of alice are not answered"
+    policy(made, "rm", "alice")
+    policy(made, "allow", "alice")
+    for domain in AB:
+        assert made.at(domain).job(name) is None, "nothing was started"
+        until(f"{domain} keeps nothing", lambda domain=domain: not made.at(domain).list(f"{_KUSCIA}/jobplanrequests"))
+        events = {
+            each["kind"] for each in json.loads(coterie(made, domain, "audit", "ls", "--kind", "plan.", "-o", "json"))
+        }
+        assert events == {"plan.asked", "plan.answered"}
 
 
 def test_more_tasks_than_the_quota_wait(net: tuple[Net, Puppets], name: str) -> None:

@@ -392,7 +392,7 @@ def test_g_10_servers_that_keep_dying_are_followed(domain: Cluster) -> None:
     until("all are ready", lambda: domain.json("get rs web")["status"].get("readyReplicas") == replicas)
     begin(domain)
     since = time.time()
-    until("a minute passes", lambda: time.time() > since + 60, 90)
+    until("each has died once", lambda: time.time() > since + 35, 60)  # none lives longer than 30 s
     found = [said for when, said in calls(domain) if when >= since]
     assert sum(1 for said in found if said) > 0.8 * len(found), Counter(found)
     assert len(set(found) - {""}) == replicas

@@ -16,6 +16,7 @@ from engine_kit import ended, scene
 
 from coterie.cli import engines
 from coterie.cli import main as program
+from coterie.kuscia.api.engine_versions import annotation_faults
 from coterie.kuscia.engine import certificates
 from coterie.kuscia.engine.templates import template
 
@@ -58,8 +59,9 @@ async def test_the_engine_of_the_guide_runs(tmp_path: Path) -> None:
 
 
 def test_the_app_image_of_the_guide_is_sound() -> None:
-    (text,) = blocks("yaml")
-    assert engines.faults(yaml.safe_load(text)) == []
+    whole, versions = (yaml.safe_load(text) for text in blocks("yaml"))
+    assert engines.faults(whole) == []
+    assert annotation_faults(versions["metadata"]["annotations"]) == []
 
 
 @pytest.mark.parametrize("line", [line for block in blocks("sh") for line in block.splitlines()])

@@ -57,8 +57,10 @@ _DEVICES = (
     "nvidia0", "nvidiactl", "nvidia-uvm", "dri/renderD128", "kfd", "vfio/vfio", "vhost-vsock", "vda", "sda", "uinput",
 )  # fmt: skip
 _NAMES = ("apiserver", "kusciaapi", "kuscia-handshake")
-_SOCKETS = ("gw", "api", "kapi", "kapi-node", "handshake", "reporter", "datamesh", "envoy")
-_NODE_PORTS = {"API": 6443, "KusciaAPI": 8082, "KusciaAPI gRPC": 8083, "agent": 10250, "gateway": 1080}
+_SOCKETS = ("gw", "api", "kapi", "kapi-node", "handshake", "reporter", "datamesh", "envoy", "console", "console-api")
+_NODE_PORTS = {
+    "API": 6443, "KusciaAPI": 8082, "KusciaAPI gRPC": 8083, "agent": 10250, "gateway": 1080, "console": 8088,
+}  # fmt: skip
 _DONE_SECONDS = 150.0
 
 # What a pod may do that another may not. All else is refused to all of them.
@@ -222,7 +224,7 @@ class Targets:
         for label, address in (("own", alice), ("other", bob)):
             ports |= {f"{label} {name}": (address, number) for name, number in _NODE_PORTS.items()}
         ports["own API"] = (api, 6443)
-        for number in (*_NODE_PORTS.values(), 8088, 8090, 9091, 22, 111, RELAY_PORT):
+        for number in (*_NODE_PORTS.values(), 8090, 9091, 22, 111, RELAY_PORT):
             ports[f"{number} of the pods' gateway"] = (self.gateway, number)
         for number in (8060, 8061):
             ports[f"ConfManager {number}"] = (self.gateway, number)

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from coterie.base.archives import ArchiveLimits
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.secret import SecretValue
 from coterie.gpujobs import files, plan, slurm_commands
@@ -394,8 +395,8 @@ def test_a_negative_size_does_not_lead_the_reader_round_in_circles() -> None:
 
 
 def test_an_archive_of_directories_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_MEMBERS", 5)
-    with pytest.raises(InvalidFiles, match="more than 5 entries"):
+    monkeypatch.setattr(files, "LIMITS", ArchiveLimits(files.MAX_PACKED, files.MAX_UNPACKED, files=2))
+    with pytest.raises(InvalidFiles, match="more than 4 entries"):
         read_archive(tar_of(*(member(f"d{n}", kind=tarfile.DIRTYPE) for n in range(6))))
 
 
@@ -424,7 +425,7 @@ def test_broken_archives_are_refused(packed: bytes) -> None:
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_UNPACKED", 1024 * 1024)
+    monkeypatch.setattr(files, "LIMITS", ArchiveLimits(files.MAX_PACKED, 1024 * 1024, files.MAX_FILES))
     zip_ = zlib.compressobj(9, zlib.DEFLATED, 31)
     block = bytes(1024 * 1024)
     packed = b"".join(zip_.compress(block) for _ in range(64)) + zip_.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from coterie.base.paths import DomainPaths
 from coterie.node import api_identity, config, join_bundle
 from coterie.node.parts import join
 from coterie.node.parts.agent import engine_settings
+from coterie.node.parts.evidence import switched_off
 
 _MASTER = {"mode": "master", "domainID": "alice"}
 
@@ -60,3 +62,48 @@ def test_templates_get_the_protocol_of_kusciaapi_not_the_gateways(tmp_path: Path
     settings = config.parse(document, tmp_path, lowest_port=0)
     assert settings.agent is not None
     assert engine_settings(settings, settings.agent).built_in(())["KUSCIA_API_PROTOCOL"] == protocol
+
+
+@pytest.mark.parametrize(
+    ("more", "address"),
+    [
+        ({}, "127.0.0.1"),
+        ({"apiServer": {"host": "10.0.0.5"}}, "127.0.0.1"),
+        ({"apiServer": {"host": "127.0.1.2"}}, "127.0.1.2"),
+        ({"dns": {"host": "10.0.0.5"}}, "127.0.0.1"),
+        ({"console": {"host": "10.0.0.5"}}, "10.0.0.5"),
+    ],
+)
+def test_the_console_is_on_loopback_unless_the_configuration_says_so(more: dict[str, Any], address: str) -> None:
+    assert config.parse({**_MASTER, **more}, Path("/r")).console.address == address
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"gateway": {"ingress": {"httpPort": 8088}}},
+        {"gateway": {"external": {"port": 8088}}},
+        {"apiServer": {"port": 8088}},
+        {"kusciaAPI": {"HTTPPort": 8088}},
+        {"metrics": {"port": 8088}},
+    ],
+)
+def test_the_console_leaves_its_usual_port_to_whom_it_was_given(more: dict[str, Any]) -> None:
+    """A node that was configured before there was a console starts as it did."""
+    assert config.parse({**_MASTER, **more}, Path("/r")).console.port == 0
+    assert config.parse({**_MASTER, **more, "console": {"port": 9188}}, Path("/r")).console.port == 9188
+
+
+@pytest.mark.parametrize(
+    ("document", "off"),
+    [
+        ({}, []),
+        ({"protocol": "NOTLS"}, ["protocol: NOTLS", "kusciaAPI.protocol: NOTLS"]),
+        ({"protocol": "NOTLS", "kusciaAPI": {"protocol": "MTLS"}}, ["protocol: NOTLS"]),
+        ({"enableWorkloadApprove": False}, ["enableWorkloadApprove: false"]),
+    ],
+)
+def test_protections_that_are_switched_off_are_evidence(
+    tmp_path: Path, document: dict[str, Any], off: list[str]
+) -> None:
+    assert switched_off(config.parse({"mode": "autonomy", "domainID": "alice", **document}, tmp_path)) == off

@@ -64,7 +64,7 @@ def test_every_log_of_the_gateway_is_known(tmp_path: Path) -> None:
     places = GatewayPaths.of(paths)
     envoy = EnvoySettings("alice", places.directory, places.run, places.logs)
     known = logs_of(paths)
-    assert {*envoy.rotated} | {paths.logs / TRACE_FILE} == {*known.tidied}
+    assert {*envoy.rotated} | {paths.logs / TRACE_FILE, paths.log("usage")} == {*known.tidied}
     assert envoy.early_log in known.copied
 
 

@@ -30,23 +30,30 @@ def test_each_part_is_built_after_those_it_needs() -> None:
 @pytest.mark.parametrize(
     ("document", "expected"),
     [
-        ({"mode": "master"}, ["control-plane", "gateway", "dns", "kusciaapi", "controller-health", "metrics"]),
-        ({"mode": "master", **OFF}, ["control-plane", "controller-health", "metrics"]),
+        (
+            {"mode": "master"},
+            ["evidence", "control-plane", "gateway", "dns", "kusciaapi", "controller-health", "metrics", "console"],
+        ),
+        ({"mode": "master", **OFF}, ["control-plane", "controller-health", "metrics", "console"]),
         (
             {"mode": "autonomy"},
             [
+                "evidence",
                 "control-plane",
                 "pod-network",
                 "gateway",
                 "dns",
                 "kusciaapi",
                 "datamesh",
+                "transport",
+                "functions",
                 "overlay",
                 "policies",
                 "services",
                 "agent",
                 "controller-health",
                 "metrics",
+                "console",
             ],
         ),
         (

@@ -39,6 +39,7 @@ FACES = {
     "logs": connection.Logs,
     "partner_logs": connection.PartnerLogs,
     "bandwidth": connection.Bandwidth,
+    "evidence": connection.Evidence,
     "health": connection.Health,
 }
 

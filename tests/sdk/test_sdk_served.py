@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +14,12 @@ from kusciaapi_kit import Place, served
 from kusciaapi_stage import prepare
 
 import coterie.sdk
+from coterie.base.clock import SYSTEM_CLOCK
+from coterie.kuscia.api import evidence
+from coterie.kuscia.api.evidence import EventRequest, EvidenceEvent
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS
+from coterie.kuscia.evidence import verification
+from coterie.kuscia.evidence.service import open_domain_log
 from coterie.kuscia.kusciaapi.codes import ApiErrorCode
 from coterie.kuscia.kusciaapi.table import OPERATIONS
 from coterie.sdk import (
@@ -163,6 +169,28 @@ async def test_log_requests_to_partners(alice: AsyncConnection) -> None:
         await alice.partner_logs.ask("bob", "no-such-job", "it failed")
     with pytest.raises(Invalid, match="digest"):
         await alice.partner_logs.review("none", "Approve")
+
+
+async def test_evidence(alice: AsyncConnection, place: Place) -> None:
+    log = await open_domain_log(place.paths, "alice", SYSTEM_CLOCK)
+    event = EvidenceEvent(kind=evidence.GRANT_USED, job="job", partner="bob")
+    await log.record_requests([EventRequest(event=event, person="carol")])
+    await log.checkpoint()
+    await log.file.close()
+    page = await alice.evidence.list(job_id="job")
+    assert [(each.index, each.kind, each.who, each.parties) for each in page.events] == [
+        (1, evidence.GRANT_USED, "carol", ("bob",))
+    ]
+    assert (page.size, (await alice.evidence.get(1)).job_id) == (2, "job")
+    state = await alice.evidence.state(verify=True)
+    assert (state.size, state.signed_size, state.verified, state.fault, state.logs) == (2, 2, True, "", (1,))
+    rows = (await alice.evidence.export(kind="grant.", format="csv")).content
+    assert rows.count("grant.used") == 1
+    for shown in (await alice.evidence.prove(1), await alice.evidence.export(job_id="job")):
+        assert shown.log_key == state.log_key
+        assert verification.verify(io.BytesIO(shown.content.encode())).ok
+    with pytest.raises(Refused, match="no event 7"):
+        await alice.evidence.get(7)
 
 
 async def test_the_plain_face(place: Place) -> None:

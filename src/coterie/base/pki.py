@@ -107,7 +107,10 @@ def load_der_certificate(der: bytes) -> x509.Certificate:
 
 
 def public_key_of(certificate: x509.Certificate) -> PublicKey:
-    key = certificate.public_key()
+    try:
+        key = certificate.public_key()
+    except (UnsupportedAlgorithm, ValueError) as problem:
+        raise PkiError(f"the key of the certificate cannot be used: {problem}") from problem
     if not isinstance(key, (rsa.RSAPublicKey, ec.EllipticCurvePublicKey)):
         raise PkiError("the certificate's key is neither RSA nor EC")
     return key

@@ -24,6 +24,9 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "
 class CliError(Exception):
     """A failure that is told to the user as it stands: what is wrong and what to do next. Exit status 1."""
 
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(f"{message}; {advice}" if advice else message)
+
 
 class UsageError(CliError):
     """What was typed cannot be understood. Exit status 2."""
@@ -45,10 +48,13 @@ class App:
 
     @property
     def colour(self) -> bool:
+        return self.colour_on(self.out)
+
+    def colour_on(self, stream: TextIO) -> bool:
         """On a terminal only, and never when the user said no (https://no-color.org)."""
         if self.environ.get("NO_COLOR") or self.environ.get("TERM") == "dumb":
             return False
-        return self.out.isatty()
+        return stream.isatty()
 
     def paint(self, text: str, style: str) -> str:
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self.colour else text

@@ -6,7 +6,7 @@ Options may stand before, between and after the words, as with kubectl: `coterie
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from coterie.cli.app import UsageError
@@ -46,6 +46,21 @@ class Parser(argparse.ArgumentParser):
         )
         self.add_argument("-h", "--help", action=_Help, nargs=0, help="show this help")
         self.takes_command = False
+        self.completions: dict[str, str | tuple[str, ...] | dict[str, tuple[str, ...]]] = {}
+
+    def complete(self, **values: str | Sequence[str] | Mapping[str, Sequence[str]]) -> None:
+        """What the values of arguments are, by the `dest` of the argument, for `coterie completion`.
+
+        name="jobs"                                          names of jobs (`completion/names.py` lists the sources)
+        parties="domains,"                                   several, separated by commas
+        phase=("Running", "Failed")                          one of these words
+        words={"show": ("tables",), "rm": ("grants", "*")}   by the word before: the next ones, `*` repeats the last
+        """
+        for dest, value in values.items():
+            if isinstance(value, Mapping):
+                self.completions[dest] = {word: tuple(sources) for word, sources in value.items()}
+            else:
+                self.completions[dest] = value if isinstance(value, str) else tuple(value)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see `{self.prog} --help`")

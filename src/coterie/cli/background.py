@@ -22,6 +22,8 @@ from coterie.base.log_rotation import open_log
 from coterie.base.paths import DomainPaths
 
 _POLL_SECONDS = 0.02
+FORKING = "coterie.cli.forking"
+"""The module that starts several nodes."""
 
 
 def config_file(paths: DomainPaths) -> Path:
@@ -72,7 +74,7 @@ def start_together(many: Sequence[tuple[DomainPaths, str]], environ: Mapping[str
     root = str(many[0][0].home.parent)
     configs = [str(config_file(paths)) for paths, _ in many]
     with open_node_log(log_file(many[0][0])) as log:
-        command = [sys.executable, "-m", "coterie.cli.forking", "--modes", modes, "--root", root, *configs]
+        command = [sys.executable, "-m", FORKING, "--modes", modes, "--root", root, *configs]
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,

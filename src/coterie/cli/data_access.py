@@ -7,6 +7,7 @@ async with desk(node, nodes) as desk:
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -22,18 +23,26 @@ from coterie.base.pki import PkiError
 from coterie.cli import node_health
 from coterie.cli.app import CliError
 from coterie.cli.error_messages import cli_errors
+from coterie.kube.api.errors import AlreadyExists
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
-from coterie.kuscia.api.types.data import DEFAULT_SOURCE, DOMAIN_DATA_GRANTS, DomainData, DomainDataGrant
+from coterie.kuscia.api.types.data import (
+    DEFAULT_SOURCE,
+    DOMAIN_DATA_GRANTS,
+    DOMAIN_DATA_SOURCES,
+    DomainData,
+    DomainDataGrant,
+)
 from coterie.kuscia.datamesh import columns
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.errors import MeshError
 from coterie.kuscia.identity import domain_identity
 from coterie.kuscia.sources import sealed_sources
-from coterie.kuscia.sources.catalogue_entries import file_format
+from coterie.kuscia.sources.catalogue_entries import FILE_SOURCES, file_format
 from coterie.kuscia.sources.data_records import DataRecords, foreign_fault
 from coterie.kuscia.sources.formats import by_name
 from coterie.kuscia.sources.protocol import DataLocation, FileFormat, SourceError, TableReadOptions
+from coterie.kuscia.sources.source_creation import source_object
 from coterie.kuscia.sources.source_registry import open_source
 from coterie.kuscia.sources.types import kuscia_of
 from coterie.node.config import NodeSettings
@@ -60,7 +69,7 @@ class DataAccess:
     async def register(self, name: str, uri: str, source: str = DEFAULT_SOURCE) -> Object:
         """A table that lies in a source already, with the schema that is guessed from it. What was made of it."""
         info = await self.catalogue.source_info(source)
-        kind = by_name(FileFormat.UNKNOWN, uri) if info.kind in ("localfs", "oss") else FileFormat.UNKNOWN
+        kind = by_name(FileFormat.UNKNOWN, uri) if info.kind in FILE_SOURCES else FileFormat.UNKNOWN
         async with open_source(info) as opened:
             schema = await opened.schema(DataLocation(uri, kind))
         spec: Object = {
@@ -85,6 +94,19 @@ class DataAccess:
         else:
             await self.catalogue.update_data(before, spec)
         return spec
+
+    async def put_source(self, name: str, kind: str, settings: Object) -> bool:
+        """A data source with these settings, in place of one of that name. Whether there was one."""
+        open_source(sealed_sources.settings_info(kind, settings))  # what cannot be right is refused before it is stored
+        obj = await asyncio.to_thread(source_object, self.domain, name, kind, settings, self.catalogue.public_key)
+        try:
+            await self._client.create(DOMAIN_DATA_SOURCES.as_dynamic, obj, self.domain)
+        except AlreadyExists:
+            spec = {**obj["spec"], "infoKey": None}
+            patch = {"metadata": {"labels": obj["metadata"]["labels"]}, "spec": spec}
+            await self._client.patch(DOMAIN_DATA_SOURCES.as_dynamic, name, self.domain, patch)
+            return True
+        return False
 
     async def head(self, data: DomainData, rows: int) -> pa.Table:
         """The first rows, in the declared types."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from coterie.cli import console_link
 from coterie.cli.app import App
+from coterie.node.config import NodeSettings
 
 
 class DemoScript:
@@ -28,6 +32,22 @@ class DemoScript:
 
     def took(self) -> Timer:
         return Timer(self.app)
+
+    def show_console(self, nodes: Sequence[NodeSettings], root: Path, *, wait: bool, opened: bool = False) -> None:
+        """Links to the consoles. `wait`: then stay until Ctrl-C, so that somebody can look. `opened`: a browser has one
+        already."""
+        self.heading("Look at it in a browser")
+        links = console_link.links_of_all(self.app, nodes, browser=not opened)
+        if not links:
+            return  # why was said
+        console_link.print_links(self.app, links, str(root))
+        if not wait:
+            return
+        self.app.say("Everything stays until you press Ctrl-C, and is removed then.")
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                signal.pause()
+        self.app.say()
 
 
 class Timer:

@@ -79,7 +79,10 @@ def job(sheet: Sheet, obj: Object, now: float) -> None:
         sheet.field("Last Order", f"{labels_[labels.KUSCIA_JOB_STAGE]}, by {by}")
     _progress(sheet, obj, now)
     # Keys are names of domains, which are not to be made into titles.
-    for title, answers in (("Approvals", status.get("approveStatus")), ("Stages", status.get("stageStatus"))):
+    approvals = status.get("approveStatus") or {}
+    records = status.get("approvalRecords") or {}
+    given = {party: f"{word}{_answered(records.get(party), now)}" for party, word in approvals.items()}
+    for title, answers in (("Approvals", given), ("Stages", status.get("stageStatus"))):
         if answers:
             sheet.fields(title, pairs(answers, ": "))
     phases = status.get("taskStatus") or {}
@@ -179,6 +182,13 @@ def _progress(sheet: Sheet, obj: Object, now: float) -> None:
         if ended is not None:
             sheet.field("Completed", moment(status["completionTime"]))
         sheet.field("Duration", human_duration((now if ended is None else ended) - started))
+
+
+def _answered(record: Object | None, now: float) -> str:
+    if not record:
+        return ""
+    at = parse_time(record.get("at"))
+    return f", by {record.get('by')}" + (f", {human_duration(now - at)} ago" if at is not None else "")
 
 
 def _parties(parties: Any) -> str:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from coterie.cli.routes import model
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind
@@ -27,6 +26,7 @@ from coterie.kuscia.api.domainroutes import route_name
 from coterie.kuscia.api.partner_policy import OPEN_SPEC, policy_of
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, DOMAINS
 from coterie.kuscia.api.types.partner_policy import PARTNER_POLICIES
+from coterie.kuscia.routes import model
 from coterie.node.config import NodeSettings
 
 _TIMEOUT = 10.0

@@ -27,11 +27,13 @@ import coterie
 from coterie.base.files import write_atomic
 from coterie.cli import node_health
 from coterie.cli.app import App, CliError
+from coterie.cli.progress import working
 from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.meta import Object
 from coterie.kube.client.kubeconfig import KubeconfigError
 from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api import labels
 from coterie.kuscia.engine import builtin_appimages
 from coterie.node.config import NodeSettings
 
@@ -50,6 +52,8 @@ class Environment:
     """Gives the AppImage."""
     size: str
     """What is fetched, for people."""
+    pythons: tuple[tuple[int, int], tuple[int, int]] = ((3, 10), (3, 11))
+    """First and last version of Python that its packages are made for."""
     ours: bool = False
     """Coterie's engines are copied into it, and nothing else of Coterie: a pod may not see the place where it lies."""
 
@@ -62,7 +66,20 @@ class Environment:
         image = self.made()["spec"]["image"]
         return f"{image['name']}:{image['tag']}"
 
+    @property
+    def version(self) -> str:
+        """That this Coterie brings."""
+        return str(self.made()["metadata"]["annotations"][labels.COTERIE_ENGINE_VERSION])
+
     def directory(self, app: App) -> Path:
+        """Where this version is, or goes: another one that is there already stays, since jobs may be using it."""
+        place = self._first_directory(app)
+        stamp = place / _STAMP
+        if stamp.is_file() and stamp.read_text() != self._stamp():
+            return place.with_name(f"{self.name}-{self.version}")
+        return place
+
+    def _first_directory(self, app: App) -> Path:
         """$COTERIE_TOOLS/<name>, else below the repository that Coterie runs from, else in the user's cache."""
         named = app.environ.get(VARIABLE)
         if named:
@@ -85,12 +102,19 @@ class Environment:
             self._copy_engines(place)
             _repair(place)
             return place
-        if not (3, 10) <= sys.version_info[:2] < (3, 12):
+        first, last = self.pythons
+        if not first <= sys.version_info[:2] <= last:
             raise CliError(
-                f"Error: SPU, which the engine {self.name} is made of, runs on Python 3.10 and 3.11, and this is "
-                f"{sys.version_info[0]}.{sys.version_info[1]}; run Coterie on Python 3.11 for it"
+                f"Error: the packages of the engine {self.name} run on Python {first[0]}.{first[1]} to "
+                f"{last[0]}.{last[1]}, and this is {sys.version_info[0]}.{sys.version_info[1]}; run Coterie on "
+                "Python 3.11 for it"
             )
         app.warn(f"Installing the environment of the engine {self.name} in {place} (about {self.size} to fetch) ...")
+        with working(app, f"engine {self.name}", "installing packages", done="installed"):
+            self._make(place, app)
+        return place
+
+    def _make(self, place: Path, app: App) -> None:
         shutil.rmtree(place, ignore_errors=True)
         try:
             venv.create(place, with_pip=True, symlinks=True)
@@ -104,7 +128,6 @@ class Environment:
                 f"Error: the environment of the engine {self.name} could not be installed: {_reason(problem)}; "
                 f"check the network and the package index of pip, then try again: coterie engine add {self.name}"
             ) from problem
-        return place
 
     def _copy_engines(self, place: Path) -> None:
         """What this version's engines are made of; only files that differ are written, since pods may be running from
@@ -132,36 +155,51 @@ class Environment:
     async def register(self, nodes: Sequence[NodeSettings], place: Path) -> None:
         """Make the engine known to all nodes of a network: the image where pods run, the AppImage in the control
         planes."""
+        beside = place.name != self.name  # another version has the plain name
         for node in nodes:
             if node.agent is not None:
-                self.add_image(node.paths.images, place)
+                self.add_image(node.paths.images, place, self._beside_image() if beside else self.image)
         for node in nodes:
             if node.mode == "lite":
                 continue
             try:
                 async with node_health.client_of(node) as client:
-                    await builtin_appimages.ensure_engines(client, (self.made(),))
+                    await builtin_appimages.ensure_engines(client, (self._beside() if beside else self.made(),))
             except (ApiError, TransportError, KubeconfigError) as problem:
                 raise CliError(
                     f"Error: {node.domain} could not be given the engine {self.name}: {problem}; "
                     "is it up? `coterie up` starts it"
                 ) from problem
 
-    def add_image(self, images: Path, place: Path) -> None:
+    def _beside(self) -> Object:
+        """The AppImage of this version where another one has the plain name: `psi-0.9.5`, with `coterie/psi:0.9.5`."""
+        made = self.made()
+        image = {**made["spec"]["image"], "tag": self.version}
+        return {
+            **made,
+            "metadata": {**made["metadata"], "name": f"{self.app_image}-{self.version}"},
+            "spec": {**made["spec"], "image": image},
+        }
+
+    def _beside_image(self) -> str:
+        return f"{self.made()['spec']['image']['name']}:{self.version}"
+
+    def add_image(self, images: Path, place: Path, name: str = "") -> None:
         path = f"{place / 'bin'}:{os.environ.get('PATH', os.defpath)}"
-        ImageStore(images).add_host(self.image, (str(place / "bin" / "python"),), env=(("PATH", path),))
+        ImageStore(images).add_host(name or self.image, (str(place / "bin" / "python"),), env=(("PATH", path),))
 
 
 @functools.cache
-def _secretflow() -> Object:
-    text = resources.files("coterie.engines").joinpath("secretflow", "appimage.yaml").read_text()
+def _app_image(engine: str) -> Object:
+    text = resources.files("coterie.engines").joinpath(engine, "appimage.yaml").read_text()
     manifest: Object = yaml.safe_load(text)
     return manifest
 
 
 PSI = Environment("psi", lambda: builtin_appimages.PSI, "110 MB", ours=True)
-SECRETFLOW = Environment("secretflow", _secretflow, "400 MB")
-ENVIRONMENTS = {each.name: each for each in (PSI, SECRETFLOW)}
+SECRETFLOW = Environment("secretflow", lambda: _app_image("secretflow"), "400 MB")
+MPYC = Environment("mpyc", lambda: _app_image("mpyc"), "1 MB", pythons=((3, 10), (3, 14)), ours=True)
+ENVIRONMENTS = {each.name: each for each in (PSI, SECRETFLOW, MPYC)}
 
 
 def _pip(place: Path, text: str, app: App) -> None:

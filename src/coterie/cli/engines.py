@@ -15,6 +15,7 @@ import msgspec
 from coterie.kube.agent.images.model import ImageError, normalise
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api.appimages import roles_of
+from coterie.kuscia.api.engine_versions import annotation_faults
 from coterie.kuscia.api.types.job import AppImage, DeployTemplate
 from coterie.kuscia.engine.templates import template
 from coterie.kuscia.engine.templates.errors import TemplateError
@@ -45,7 +46,8 @@ def faults(obj: Object) -> list[str]:
         engine = msgspec.convert(obj, AppImage)
     except msgspec.ValidationError as problem:
         return [f"{problem}"]
-    return [*_image_faults(engine), *_template_faults(engine), *_deploy_faults(engine)]
+    versions = [f"metadata.annotations: {fault}" for fault in annotation_faults(engine.metadata.annotations)]
+    return [*versions, *_image_faults(engine), *_template_faults(engine), *_deploy_faults(engine)]
 
 
 def containers(each: DeployTemplate) -> list[dict[str, Any]]:

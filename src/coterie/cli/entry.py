@@ -1,5 +1,6 @@
 """The first code of the program `coterie`. A node that is started in the plain way (`coterie start -c FILE [--root DIR]`) does
-without the command line's parser, which it would otherwise hold for as long as it runs; everything else is `main.py`'s."""
+without the command line's parser, which it would otherwise hold for as long as it runs; a TAB in a shell cannot wait for it.
+Everything else is `main.py`'s."""
 
 from __future__ import annotations
 
@@ -14,14 +15,19 @@ from coterie.kube.network.rootless.platforms import platform_problem
 if TYPE_CHECKING:
     from coterie.cli import main as command_line
     from coterie.cli import node_process
+    from coterie.cli.completion import answer as completion
 else:
+    completion = lazy_import("coterie.cli.completion.answer")
     command_line = lazy_import("coterie.cli.main")
     node_process = lazy_import("coterie.cli.node_process")
 
+_COMPLETE = "__complete"
 _OPTIONS = {"-c": "config", "--config": "config", "--root": "root"}
 
 
 def main() -> int:
+    if sys.argv[1:2] == [_COMPLETE]:
+        return completion.main(sys.argv[2:])
     chosen = plain_start(sys.argv[1:])
     if chosen is None or platform_problem(sys.platform):
         return command_line.main()

@@ -11,6 +11,7 @@ from coterie.kube.api import errors
 from coterie.kube.client.discovery import UnknownResource
 from coterie.kube.client.kubeconfig import KubeconfigError
 from coterie.kube.client.transport import CredentialsError, NotSent, ResponseTimeout, TransportError
+from coterie.kuscia.control.job_snapshots import ObjectShapeError
 
 _FORCE = "apply with --force-conflicts to take these fields over, or leave them out of the file"
 
@@ -26,6 +27,8 @@ def cli_errors(server: str = "") -> Iterator[None]:
         raise CliError(unreachable(error, server)) from error
     except UnknownResource as error:
         raise CliError(f"Error: {error}; `coterie api-resources` lists those it has") from error
+    except ObjectShapeError as error:
+        raise CliError(f"Error: {error}") from error
     except KubeconfigError as error:
         raise CliError(f"Error: {error}; choose a kubeconfig with --kubeconfig or a domain with --domain") from error
 

@@ -15,13 +15,13 @@ from typing import Any
 import orjson
 
 from coterie.cli import background
-from coterie.cli.routes.model import RouteLine
 from coterie.kube.agent.runtimes.runp import pod_networks
 from coterie.kuscia.gateway import orphaned_envoy
 from coterie.kuscia.gateway.addresses import Protocol
 from coterie.kuscia.gateway.admin import Admin, AdminError, Readback, pending, refusals
 from coterie.kuscia.gateway.envoy import EnvoySettings
 from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.kuscia.routes.model import RouteLine
 from coterie.node.config import NodeSettings
 from coterie.node.config.document import READABLE_SENTENCE
 

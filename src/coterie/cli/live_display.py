@@ -33,17 +33,19 @@ _ESCAPE_CODES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class LiveDisplay:
     """`keep`: what was drawn last stays on the screen at the end; otherwise it is erased."""
 
-    def __init__(self, app: App, *, keep: bool = False) -> None:
+    def __init__(self, app: App, *, keep: bool = False, stream: TextIO | None = None) -> None:
+        """`stream`: one of the app's, otherwise its standard output."""
         self._app = app
+        self._stream = stream if stream is not None else app.out
         self._keep = keep
         self._lines: list[str] = []
         self._cursor_hidden = False
-        self.live = app.out.isatty() and app.environ.get("TERM") != "dumb"
+        self.live = self._stream.isatty() and app.environ.get("TERM") != "dumb"
 
     @property
     def width(self) -> int:
         """Columns of the terminal now."""
-        size = size_of(self._app.out)
+        size = size_of(self._stream)
         return size[0] if size is not None else DEFAULT_COLUMNS
 
     def draw(self, lines: Sequence[str]) -> None:
@@ -52,20 +54,24 @@ class LiveDisplay:
             return
         hide = "" if self._cursor_hidden else _HIDE_CURSOR
         body = "".join(f"{line}{_END_OF_LINE}\n" for line in lines)
-        self._app.write(f"{hide}{self._to_first_line()}{body}{_END_OF_SCREEN}")
+        self._write(f"{hide}{self._to_first_line()}{body}{_END_OF_SCREEN}")
         self._cursor_hidden = True
         self._lines = list(lines)
 
     def clear(self) -> None:
         """Erase what was drawn, before something else is written to the terminal."""
         if self._lines:
-            self._app.write(f"{self._to_first_line()}{_END_OF_SCREEN}")
+            self._write(f"{self._to_first_line()}{_END_OF_SCREEN}")
             self._lines = []
 
     def say(self, text: str) -> None:
         """A line that stays, also where nothing is drawn."""
         self.clear()
         self._app.say(text)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
 
     def _to_first_line(self) -> str:
         """A terminal that became narrower has wrapped the old lines into more rows: so many are gone over."""
@@ -83,7 +89,7 @@ class LiveDisplay:
             self.clear()
         self._lines = []
         if self._cursor_hidden:
-            self._app.write(_SHOW_CURSOR)
+            self._write(_SHOW_CURSOR)
             self._cursor_hidden = False
 
 

@@ -89,6 +89,55 @@ _GPU_JOB_ACTIONS = (
     Command("gpujob get", "download the files that a GPU job made", _JOBS, "NAME [--to DIR]"),
     Command("gpujob cancel", "end GPU jobs", _JOBS, "NAME..."),
 )
+_FUNCTION_ACTIONS = (
+    Command(
+        "action create", "create or update functions", _JOBS, "NAME --script FILE|--archive FILE | -f FILE [options]"
+    ),
+    Command("action ls", "list functions", _JOBS, "[options]", also=("list",)),
+    Command(
+        "action show", "show a function, its versions and what calls it", _JOBS, "NAME [-o FORMAT]", also=("describe",)
+    ),
+    Command(
+        "action invoke",
+        "call a function and print its answer",
+        _JOBS,
+        "NAME [--param K=V] [--body TEXT|@FILE] [options]",
+    ),
+    Command("action result", "print the answer of an asynchronous call", _JOBS, "ID [--wait]"),
+    Command("action logs", "print what functions print", _JOBS, "NAME [--call ID] [-f]"),
+    Command("action graph", "draw which function calls which, with their load", _JOBS, "[NAME] [-o FORMAT]"),
+    Command("action versions", "list the versions of a function", _JOBS, "NAME [-o FORMAT]"),
+    Command("action traffic", "split calls between versions", _JOBS, "NAME VERSION=PERCENT,...|latest"),
+    Command("action rollback", "send all calls to an earlier version", _JOBS, "NAME [--to VERSION]"),
+    Command(
+        "action trigger", "call a function by HTTP, a schedule, a topic or a table", _JOBS, "add|ls|rm [NAME] [options]"
+    ),
+    Command("action dlq", "list, repeat and drop calls that were given up", _JOBS, "ls|replay|rm [NAME...] [options]"),
+    Command("action grant", "let a partner call a function", _JOBS, "NAME --to PARTNER [options]"),
+    Command("action grants", "list which partners may call which functions", _JOBS, "[NAME] [-o FORMAT]"),
+    Command("action revoke", "take a grant back", _JOBS, "NAME --to PARTNER"),
+    Command("action rm", "delete functions with their triggers and grants", _JOBS, "NAME...", also=("delete",)),
+)
+_AUDIT_ACTIONS = (
+    Command("audit ls", "list events", _JOBS, "[options]", also=("list",)),
+    Command("audit show", "show one event", _JOBS, "INDEX [options]"),
+    Command("audit export", "write the log, or some events with proofs, into a file", _JOBS, "--file FILE [options]"),
+    Command("audit verify", "check exported files, offline", _JOBS, "FILE... [options]"),
+    Command("audit compare", "check that the logs of two domains tell the same story", _JOBS, "FILE FILE [-o FORMAT]"),
+    Command("audit witness", "show who cosigned our log, and what partners' logs showed", _JOBS, "[PARTNER] [options]"),
+    Command("audit prove", "write one event with its proof", _JOBS, "INDEX --file FILE [options]"),
+    Command("audit erase", "destroy the salt of a person's name", _JOBS, "PERSON"),
+    Command("audit retain", "remove the content of older events; their hashes stay", _JOBS, "DAYS"),
+    Command("audit rotate", "close the log and begin the next one", _JOBS, "", module="audit_rotate"),
+    Command("audit rotate-key", "the same, with a new key", _JOBS, "", module="audit_rotate"),
+    Command("audit reopen", "begin a new log after an older backup was restored", _JOBS, "", module="audit_rotate"),
+)
+_STORE_ACTIONS = (
+    Command("store check", "read all objects and check them", _NODE, "STORE [-o FORMAT]"),
+    Command("store backup", "write all objects into a file", _NODE, "STORE --file FILE"),
+    Command("store restore", "put a backup into a store", _NODE, "FILE STORE [--replace]"),
+    Command("store migrate", "copy all objects into another store", _NODE, "FROM TO [--replace]"),
+)
 _NODE_ACTIONS = (
     Command("node add", "register a machine and write its join file", _NODE, "NAME --address IP [-o FILE] [options]"),
     Command("node join", "make this machine a node", _NODE, "[FILE|-] [options]"),
@@ -124,6 +173,7 @@ COMMANDS = (
         _NODE,
         "ls|show|allow|deny|set|rm|explain|approve [NAME] [options]",
     ),
+    Command("console", "open the console in a browser", _SEE, "[--role admin|view] [--account NAMESPACE/NAME]"),
     Command(
         "diagnose",
         "find out what keeps parties apart",
@@ -137,6 +187,16 @@ COMMANDS = (
         _JOBS,
         "create|ls|show|preview|approve|reject|revoke|rm [NAME] [options]",
     ),
+    Command(
+        "audit",
+        "show, check and hand out the evidence of what happened",
+        _JOBS,
+        "ACTION [options]",
+        actions=_AUDIT_ACTIONS,
+    ),
+    Command(
+        "store", "move, back up and check the objects of a node", _NODE, "ACTION [options]", actions=_STORE_ACTIONS
+    ),
     Command("bandwidth", "show and set the bandwidth of nodes and links", _NODE, "[AMOUNT --node NAME | --link A,B]"),
     Command("status", "show whether nodes, gateways and routes are ready", _NODE, "[-o FORMAT]"),
     Command(
@@ -145,12 +205,19 @@ COMMANDS = (
         _NODE,
         "dashboards|rules|scrape-config [NAME...] [options]",
     ),
+    Command("completion", "print a completion script for a shell", _SEE, "bash|zsh|fish"),
     Command("version", "show the client and server version", _NODE, "[--client] [-o FORMAT]"),
     Command("api", "print the OpenAPI document of KusciaAPI", _NODE, "openapi [-o FORMAT] [--file FILE]"),
     Command("job", "run, watch and control jobs", _JOBS, "ACTION [options]", actions=_JOB_ACTIONS),
     Command("gpujob", "run programs on GPUs, as pods or on Slurm", _JOBS, "ACTION [options]", actions=_GPU_JOB_ACTIONS),
+    Command("action", "serverless functions", _JOBS, "ACTION [options]", actions=_FUNCTION_ACTIONS),
     Command("data", "register tables and grant access to them", _JOBS, "ls|add|show|head|grant|revoke|uses [options]"),
-    Command("engine", "manage the engines that tasks can use", _JOBS, "ls|add|rm [FILE|NAME...] [options]"),
+    Command(
+        "engine",
+        "manage the engines that tasks can use",
+        _JOBS,
+        "ls|add|new|rm|versions|upgrade|pin [FILE|NAME...] [options]",
+    ),
     Command("get", "list objects", _OBJECTS, "TYPE[,TYPE...] [NAME...] | TYPE/NAME... [options]"),
     Command(
         "describe", "show objects in detail, with their events", _OBJECTS, "TYPE [NAME...] | TYPE/NAME... [options]"
@@ -270,19 +337,25 @@ def command_parser(command: Command, module: CommandModule) -> Parser:
 
 def top_help() -> str:
     groups: dict[str, list[str]] = {}
+    width = max(15, *(len(command.name) + 2 for command in COMMANDS))
     for command in COMMANDS:
-        groups.setdefault(command.group, []).append(f"  {command.name:<15}{command.summary}")
+        groups.setdefault(command.group, []).append(f"  {command.name:<{width}}{command.summary}")
     listed = "\n\n".join(f"{title}:\n" + "\n".join(lines) for title, lines in groups.items())
     return f"{_INTRODUCTION}\n{listed}\n\n{_OUTRO}"
 
 
 def actions_help(command: Command) -> str:
-    listed = "\n".join(f"  {action.action:<10}{action.summary}" for action in command.actions)
+    width = max(10, *(len(action.action) + 2 for action in command.actions))
+    listed = "\n".join(f"  {action.action:<{width}}{action.summary}" for action in command.actions)
     description, _, examples = command.load().HELP.strip().partition("\n\nExamples:\n")
     return (
         f"usage: coterie {command.name} {command.usage}\n\n{description}\n\n{listed}\n\nExamples:\n{examples}\n\n"
         f"`coterie {command.name} ACTION --help` shows the options of an action.\n"
     )
+
+
+def root_parser() -> Parser:
+    return _RootParser()
 
 
 class _RootParser(Parser):

@@ -65,9 +65,9 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def read(names: Sequence[str], app: App, *, recursive: bool = False) -> list[Manifest]:
-    """All objects in the order in which they stand."""
-    found = [manifest for name in names for manifest in _source(name, app, recursive)]
+def read(names: Sequence[str], app: App, *, recursive: bool = False, api_version: str = "") -> list[Manifest]:
+    """All objects in the order in which they stand. `api_version`: of those that do not say it."""
+    found = [manifest for name in names for manifest in _source(name, app, recursive, api_version)]
     if not found:
         raise CliError(
             f"Error: no objects in {', '.join(names)}; a file must hold at least one with apiVersion and kind"
@@ -75,17 +75,17 @@ def read(names: Sequence[str], app: App, *, recursive: bool = False) -> list[Man
     return found
 
 
-def _source(name: str, app: App, recursive: bool) -> Iterator[Manifest]:
+def _source(name: str, app: App, recursive: bool, api_version: str) -> Iterator[Manifest]:
     if name == "-":
-        yield from parse(app.stdin.read(), "standard input")
+        yield from parse(app.stdin.read(), "standard input", api_version)
         return
     path = app.cwd / Path(name).expanduser()
     if path.is_dir():
         for each in sorted(path.rglob("*") if recursive else path.iterdir()):
             if each.suffix in _SUFFIXES and each.is_file():
-                yield from parse(_text(each, str(each)), str(each))
+                yield from parse(_text(each, str(each)), str(each), api_version)
         return
-    yield from parse(_text(path, name), name)
+    yield from parse(_text(path, name), name, api_version)
 
 
 def _text(path: Path, name: str) -> str:
@@ -99,7 +99,7 @@ def _text(path: Path, name: str) -> str:
         raise CliError(f"Error: {name} is not text in UTF-8; save it as such") from error
 
 
-def parse(text: str, place: str) -> Iterator[Manifest]:
+def parse(text: str, place: str, api_version: str = "") -> Iterator[Manifest]:
     try:
         documents = list(yaml.load_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
@@ -107,6 +107,8 @@ def parse(text: str, place: str) -> Iterator[Manifest]:
     except (ValueError, RecursionError) as error:
         raise CliError(f"Error: {place} is not valid YAML: {error}") from error
     for number, document in enumerate(documents, 1):
+        if api_version and isinstance(document, dict):
+            document.setdefault("apiVersion", api_version)
         if document is not None:
             yield from _objects(document, f"{place}, document {number}" if len(documents) > 1 else place)
 

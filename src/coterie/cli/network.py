@@ -28,13 +28,14 @@ import yaml
 from coterie.base.files import write_atomic
 from coterie.cli.app import CliError, UsageError
 from coterie.cli.background import config_file
-from coterie.cli.routes import model
+from coterie.console.settings import ConsoleLocation
 from coterie.kube.network.pods import rtnetlink
 from coterie.kube.network.pods.netlink import NETLINK_ROUTE, NetlinkSocket
 from coterie.kuscia.gateway.registration.registration_files import registration_file
+from coterie.kuscia.routes import model
 from coterie.node import config
 from coterie.node.config import NetworkConfig, NodeSettings, gateway, ports
-from coterie.node.config.settings import MetricsConfig
+from coterie.node.config.settings import ConsoleConfig, MetricsConfig
 
 MASTER = "kuscia-system"
 TOPOLOGIES = ("p2p", "center")
@@ -42,6 +43,7 @@ API_PORT, AGENT_PORT = 6443, 10250
 _SERVICE_PORTS = (8070, 8071, 8082, 8083, 8060, 8061)
 """Of the data mesh, KusciaAPI and ConfManager."""
 _METRICS_PORT = MetricsConfig().port
+_CONSOLE_PORT = ConsoleConfig().port
 _LAST_ADDRESS = 254
 _SHARED = "127.0.0.1"
 """Where nodes are when they cannot have addresses of their own."""
@@ -73,6 +75,8 @@ class NodeAddresses:
     """Of the gateway; 0: its usual ports."""
     services: tuple[int, ...] = ()
     """Of the data mesh, KusciaAPI and ConfManager, HTTP and gRPC each; none: their usual ports."""
+    console: int = 0
+    """0: its usual port."""
 
 
 def members(root: Path) -> list[NodeSettings]:
@@ -172,6 +176,9 @@ def document(
         # Only one of several nodes could have port 53 there, and resolver files know no other.
         out["dns"] = {"enabled": False}
         out["metrics"] = {"port": 0}
+    if place.console and mode != "lite":
+        # Not 0: the address of an open page stays the same when the node is started again.
+        out["console"] = {"port": place.console}
     return out
 
 
@@ -281,6 +288,12 @@ def kuscia_api_address(node: NodeSettings) -> str:
     return f"{'http' if chosen.protocol == 'NOTLS' else 'https'}://{host}:{chosen.http_port}"
 
 
+def console_address(node: NodeSettings) -> str:
+    """Where a running node serves its console; empty: it has none. The console's process is not started by this."""
+    found = ConsoleLocation.read(node.paths)
+    return found.url if found is not None else ""
+
+
 def addresses_of(node: NodeSettings) -> NodeAddresses:
     address = node.agent.address if node.agent is not None else node.api.host
     return NodeAddresses(address, 0 if node.mode == "lite" else node.api.port, node.agent.port if node.agent else 0)
@@ -303,8 +316,8 @@ def free_addresses(taken: Iterable[str] = ()) -> Iterator[NodeAddresses]:
         elif problem != errno.EADDRINUSE:
             break  # this machine has no such addresses, so the next one will not be there either
     while True:
-        api, agent, internal, external, *services = _free_ports(4 + len(_SERVICE_PORTS))
-        yield NodeAddresses(_SHARED, api, agent, internal, external, tuple(services))
+        api, agent, internal, external, console, *services = _free_ports(5 + len(_SERVICE_PORTS))
+        yield NodeAddresses(_SHARED, api, agent, internal, external, tuple(services), console)
 
 
 def usual_ports(lowest: int) -> tuple[int, ...]:
@@ -315,6 +328,7 @@ def usual_ports(lowest: int) -> tuple[int, ...]:
         AGENT_PORT,
         *_SERVICE_PORTS,
         _METRICS_PORT,
+        _CONSOLE_PORT,
         *(port if port >= lowest else gateway.UNPRIVILEGED[port] for port in gateway_ports),
     )
 

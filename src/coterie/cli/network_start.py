@@ -20,13 +20,13 @@ from coterie.cli import background, domain_invitation, network, node_health
 from coterie.cli.app import App, CliError
 from coterie.cli.domain_invitation import NetworkRoute
 from coterie.cli.progress import ProgressTable
-from coterie.cli.routes.model import line_of
 from coterie.kube.agent.runtimes.runp.halt import dismiss
 from coterie.kube.api.errors import ApiError
 from coterie.kube.client.client import Client
 from coterie.kube.client.kubeconfig import KubeconfigError
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, GATEWAYS
+from coterie.kuscia.routes.model import line_of
 from coterie.node.config import NodeSettings
 
 _POLL_SECONDS = 0.08

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from coterie.base.clock import parse_rfc3339
 from coterie.cli import background, network
-from coterie.cli.routes.model import RouteLine, lines_of
 from coterie.kube.agent.node.conditions import FENCED, NOT_FENCED
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.types.coordination import LEASES
@@ -22,8 +21,9 @@ from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.kubeconfig import KubeconfigError
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api import labels
-from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, INTEROP_CONFIGS
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, INTEROP_CONFIGS
 from coterie.kuscia.interconn.follower_status import decode_reports, left_out_sentences, problem_sentences
+from coterie.kuscia.routes.model import RouteLine, lines_of
 from coterie.node import join_bundle
 from coterie.node.config import ConfigError, NodeSettings
 
@@ -45,6 +45,8 @@ class NodeHealth:
     ready: bool
     kuscia_api: str = ""
     """Address of its own KusciaAPI; empty where there is none."""
+    console: str = ""
+    """Address of its console, while it runs; `coterie console` prints a link to it."""
     problem: str = ""
     """Why the node is not ready or not fenced, and what to do."""
     fenced: bool = True
@@ -62,6 +64,7 @@ class NodeHealth:
             "mode": self.mode,
             "api": self.api,
             "kusciaAPI": self.kuscia_api,
+            "console": self.console,
             "node": self.node,
             "running": self.running,
             "ready": self.ready,
@@ -99,7 +102,8 @@ async def of(node: NodeSettings, plane: NodeSettings | None) -> NodeHealth:
     name = node.agent.node_name if node.agent is not None else ""
     served = network.kuscia_api_address(node)
     api = network.api_address(plane) if plane else ""
-    return NodeHealth(node.domain, node.mode, api, name, running, ready, served, problem, fenced)
+    console = network.console_address(node) if running else ""
+    return NodeHealth(node.domain, node.mode, api, name, running, ready, served, console, problem, fenced)
 
 
 async def _of_joined(node: NodeSettings, file: Path, running: bool) -> NodeHealth:
@@ -185,6 +189,25 @@ async def _followers(plane: NodeSettings) -> list[tuple[str, str]]:
     except (ApiError, TransportError, KubeconfigError):
         return []
     return [(each.spec.host, (each.metadata.annotations or {}).get(labels.COTERIE_FOLLOWERS, "")) for each in configs]
+
+
+async def evidence_alarms(nodes: Sequence[NodeSettings]) -> list[str]:
+    """Partners whose evidence logs contradict themselves, as control planes say it."""
+    found = await asyncio.gather(*(_alarms(node) for node in nodes if node.mode != "lite"))
+    return sorted(sentence for sentences in found for sentence in sentences)
+
+
+async def _alarms(plane: NodeSettings) -> list[str]:
+    try:
+        async with client_of(plane) as client:
+            domains = (await client.list(DOMAINS)).items
+    except (ApiError, TransportError, KubeconfigError):
+        return []
+    return [
+        f"{plane.domain}: {alarm}; `coterie audit witness {each.metadata.name} --domain {plane.domain}` shows it"
+        for each in domains
+        if (alarm := (each.metadata.annotations or {}).get(labels.COTERIE_EVIDENCE_ALARM))
+    ]
 
 
 def plane_of(node: NodeSettings, nodes: Sequence[NodeSettings]) -> NodeSettings | None:

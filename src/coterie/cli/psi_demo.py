@@ -43,6 +43,7 @@ class PsiDemoOptions:
     protocol: str = "RR22"
     json: bool = False
     keep: bool = False
+    console: bool = False
 
 
 def run(options: PsiDemoOptions, app: App, main: Main) -> int:
@@ -54,6 +55,8 @@ def run(options: PsiDemoOptions, app: App, main: Main) -> int:
     kept = False
     try:
         document = demo.result_document()
+        if options.console:
+            demo.show_console(network.members(demo.root), demo.root, wait=not options.keep, opened=True)
         kept = options.keep
     finally:
         if not kept:
@@ -78,7 +81,8 @@ class _PsiDemo(DemoScript):
         """What `-o json` prints."""
         place = self.environment()
         self.heading("Bring two organisations up: alice and bob, each with control plane, gateway and node")
-        self.coterie("up", "--topology", "p2p", "--domains", ",".join(PARTIES))
+        more = ("--console",) if self.options.console else ()
+        self.coterie("up", "--topology", "p2p", "--domains", ",".join(PARTIES), *more)
         if place is None:
             return self.greet()
         with self.took() as took:
@@ -160,7 +164,7 @@ class _PsiDemo(DemoScript):
         self.heading("Where things are")
         for party in PARTIES:
             self.app.say(f"  {party}: {self.result(party)}")
-        if not self.options.keep:
+        if not self.options.keep and not self.options.console:
             self.app.say("(They go now. `coterie demo psi --keep` leaves everything running, to look around.)")
 
     def next_steps(self, kept: bool) -> None:

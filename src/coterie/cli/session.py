@@ -1,21 +1,14 @@
-"""Which control plane a command is about, and a client for it.
-
-The rule, first match wins: --kubeconfig; the domain that --domain or --root point to; $KUBECONFIG; the only domain
-under the default root; ~/.kube/config. What was typed for this command beats what the shell has set for all of them. It
-is the same for `coterie get` and `coterie kubectl`.
-"""
+"""A client for the control plane that a command is about; `control_plane.py` has the rule which one that is."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from coterie.base.paths import ROOT_VARIABLE, DomainPaths
-from coterie.cli.app import App, CliError
+from coterie.cli.app import App
+from coterie.cli.control_plane import domains_under, kubeconfig_files, root_of
 from coterie.cli.error_messages import cli_errors
 from coterie.kube.api.resources import Resource
 from coterie.kube.client import kubeconfig
@@ -23,6 +16,8 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.discovery import RestMapper, discover
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.kubeconfig import ClusterConnection
+
+__all__ = ["CliSession", "choose", "domains_under", "kubeconfig_files", "root_of", "run"]
 
 
 @dataclass
@@ -64,54 +59,3 @@ def run(args: argparse.Namespace, app: App, action: Callable[[CliSession], Await
 def choose(args: argparse.Namespace, app: App) -> ClusterConnection:
     with cli_errors():
         return kubeconfig.load(kubeconfig_files(args, app)).resolve(args.context)
-
-
-def kubeconfig_files(args: argparse.Namespace, app: App) -> list[Path]:
-    """The files that hold the way to the chosen control plane."""
-    if args.kubeconfig:
-        return [_existing(Path(args.kubeconfig).expanduser())]
-    root = root_of(args, app)
-    if args.domain:
-        return [_of_domain(root, args.domain)]
-    listed = [Path(part) for part in app.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    if listed and not args.root:
-        return listed
-    domains = domains_under(root)
-    if len(domains) == 1:
-        return [DomainPaths.of(root, domains[0]).kubeconfig]
-    if domains:
-        raise CliError(f"Error: there are several domains under {root}: choose one with --domain {'|'.join(domains)}")
-    if args.root:
-        raise CliError(
-            f"Error: there is no domain with a kubeconfig under {root}; start one with `coterie start -c FILE`"
-        )
-    fallback = app.home / ".kube" / "config"
-    if fallback.is_file():
-        return [fallback]
-    raise CliError(
-        f"Error: there is no control plane under {root} and no {fallback}; "
-        "start one with `coterie start -c FILE`, or name a kubeconfig with --kubeconfig"
-    )
-
-
-def root_of(args: argparse.Namespace, app: App) -> Path:
-    named = args.root or app.environ.get(ROOT_VARIABLE, "")
-    return (app.cwd / Path(named).expanduser()).absolute() if named else app.home / ".coterie"
-
-
-def domains_under(root: Path) -> list[str]:
-    return sorted(path.parent.name for path in root.glob("*/kubeconfig"))
-
-
-def _existing(path: Path) -> Path:
-    if not path.is_file():
-        raise CliError(f"Error: there is no kubeconfig {path}; check the name given with --kubeconfig")
-    return path
-
-
-def _of_domain(root: Path, domain: str) -> Path:
-    domains = domains_under(root)
-    if domain in domains:
-        return DomainPaths.of(root, domain).kubeconfig
-    known = f"the domains there are {', '.join(domains)}" if domains else "start it with `coterie start -c FILE`"
-    raise CliError(f'Error: there is no domain "{domain}" with a kubeconfig under {root}; {known}')

@@ -51,7 +51,7 @@ _COMMON_NAMES = {
         "User-Agent",
     )
 }
-_CREDENTIALS = frozenset(("authorization", "token"))
+CREDENTIALS = frozenset(("authorization", "token"))
 """Headers by which callers of the API and of KusciaAPI say who they are."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -338,7 +338,11 @@ class HttpConnection(asyncio.Protocol):
         if response.status == UNAUTHORIZED:
             if self._server.refusals is not None:
                 self._server.refusals.request(request)
-        elif not self.known and (self.peer.certificate_user is not None or _CREDENTIALS & request.headers.keys()):
+        elif not self.known and (
+            self.peer.certificate_user is not None
+            or response.upgrade is not None
+            or not self._server.credential_headers.isdisjoint(request.headers)
+        ):
             self.known = True
             self._server.now_known(self)
         if response.upgrade is not None:

@@ -29,7 +29,7 @@ class UserInfo:
 class Peer:
     """The other end of a connection. One object for all requests of that connection."""
 
-    __slots__ = ("address", "certificate_until", "certificate_user", "connected", "encrypted")
+    __slots__ = ("address", "certificate_until", "certificate_user", "connected", "encrypted", "port")
 
     def __init__(
         self,
@@ -39,8 +39,10 @@ class Peer:
         certificate_until: float = float("inf"),
         encrypted: bool = False,
         connected: bool = False,
+        port: int = 0,
     ) -> None:
         self.address = address
+        self.port = port
         self.connected = connected
         """There is a socket between us, so a long body is better sent in pieces than as a whole."""
         self.certificate_user = certificate_user

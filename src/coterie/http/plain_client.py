@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -59,6 +61,16 @@ class PlainResponse:
         self._finished = False
         self._failure: Broken | None = None
         self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def complete(self) -> bool:
+        """All of the body has come; some may still be unread."""
+        return self._finished
+
+    @property
+    def drained(self) -> bool:
+        """All of the body has come and was read."""
+        return self._finished and not self._chunks
 
     async def chunk(self) -> bytes:
         """What has come of the body since the last call; empty at its end."""
@@ -261,9 +273,22 @@ class _Connection(asyncio.Protocol):
 class Pool:
     """The connections to one server: as many as there are requests at once. Unused ones are kept for the next."""
 
-    def __init__(self, place: tuple[str, int] | Path, *, keep: float = KEEP, connecting: float = 10.0) -> None:
-        """`keep` 0: a connection for each request. `connecting`: seconds, then TimeoutError."""
+    def __init__(
+        self,
+        place: tuple[str, int] | Path,
+        *,
+        keep: float = KEEP,
+        connecting: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+        server_name: str = "",
+        connect: Callable[[str, int], Awaitable[socket.socket]] | None = None,
+    ) -> None:
+        """`keep` 0: a connection for each request. `connecting`: seconds, then TimeoutError. `server_name`: whom the
+        certificate must name, if not the host. `connect`: how a host in another network is reached; OSError if it is not."""
         self._place = place
+        self._connect_socket = connect
+        self._tls = tls
+        self._server_name = server_name
         self._connecting = connecting
         self._keep = keep
         self._open: set[_Connection] = set()
@@ -283,6 +308,15 @@ class Pool:
             except Broken:
                 if not repeatable:
                     raise
+
+    async def connected(self, timeout: float) -> None:
+        """There is an unused connection, so a request that fails from here on was perhaps carried out. Raises NotConnected."""
+        if not any(each.usable for each in self._idle):
+            try:
+                async with asyncio.timeout(timeout):
+                    self.keep(await self._connect())
+            except TimeoutError:
+                raise NotConnected("it does not accept connections") from None
 
     async def close(self) -> None:
         """Ends requests that are under way, too."""
@@ -334,7 +368,16 @@ class Pool:
                 if isinstance(self._place, Path):
                     _, made = await loop.create_unix_connection(lambda: _Connection(self), str(self._place))
                 else:
-                    _, made = await loop.create_connection(lambda: _Connection(self), *self._place)
+                    name = (self._server_name or self._place[0]) if self._tls is not None else None
+                    if self._connect_socket is not None:
+                        connected = await self._connect_socket(*self._place)
+                        _, made = await loop.create_connection(
+                            lambda: _Connection(self), sock=connected, ssl=self._tls, server_hostname=name
+                        )
+                    else:
+                        _, made = await loop.create_connection(
+                            lambda: _Connection(self), *self._place, ssl=self._tls, server_hostname=name
+                        )
             except (OSError, UnicodeError) as error:
                 raise NotConnected(str(error)) from error
         self._open.add(made)

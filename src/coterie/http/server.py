@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from coterie.base.clock import http_date
-from coterie.http.connection import HttpConnection
+from coterie.http.connection import CREDENTIALS, HttpConnection
 from coterie.http.messages import Handler, Peer, ProblemResponse, UserInfo, plain_problem_response
 from coterie.http.refusal_log import RefusalLog
 
@@ -76,8 +76,11 @@ class HttpServer:
         limits: HttpLimits | None = None,
         user_of: Callable[[dict[str, object]], UserInfo | None] | None = None,
         problem_response: ProblemResponse = plain_problem_response,
+        credential_headers: frozenset[str] = CREDENTIALS,
     ) -> None:
+        """`credential_headers`: who sends one and is not refused has shown who it is; empty where everybody gets pages."""
         self.handler = handler
+        self.credential_headers = credential_headers
         self.problem_response = problem_response
         """How to answer requests that never reach the handler, and those in which it fails."""
         self.limits = limits or HttpLimits()
@@ -113,6 +116,9 @@ class HttpServer:
         if self._sweeper is None:
             self._sweep()
         if bound.family in (socket.AF_INET, socket.AF_INET6):
+            # asyncio does it for sockets whose protocol is named, and connections have that of their listener. Without it, the second of
+            # two small messages waits until the other side has confirmed the first: 40 ms.
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.refusals = RefusalLog(bound.getsockname()[1])
             if tls is not None:
                 self.refusals.watch(tls)
@@ -196,16 +202,16 @@ class HttpServer:
 
     def peer_of(self, transport: asyncio.Transport) -> Peer:
         name = transport.get_extra_info("peername")
-        address = name[0] if isinstance(name, tuple) and name else ""
+        address, port = name[:2] if isinstance(name, tuple) and name else ("", 0)
         tls = transport.get_extra_info("ssl_object")
         if tls is None:
-            return Peer(address, connected=True)
+            return Peer(address, connected=True, port=port)
         certificate = transport.get_extra_info("peercert")
         user = self._user_of(certificate) if certificate and self._user_of is not None else None
         if user is None:
-            return Peer(address, encrypted=True, connected=True)
+            return Peer(address, encrypted=True, connected=True, port=port)
         until = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
-        return Peer(address, certificate_user=user, certificate_until=until, encrypted=True, connected=True)
+        return Peer(address, certificate_user=user, certificate_until=until, encrypted=True, connected=True, port=port)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

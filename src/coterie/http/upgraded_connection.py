@@ -75,6 +75,11 @@ class UpgradedConnection:
         if self._sink is not None:
             self._sink.close()
 
+    def abort(self) -> None:
+        """Without waiting until the other side has taken what was written."""
+        if self._sink is not None:
+            self._sink.abort()
+
     async def _run(self) -> None:
         try:
             await self._serve(self)

@@ -2,7 +2,8 @@
 
 The roles differ in two points only: a client masks its frames, and each side insists on what the other must do.
 A violation closes the connection with the status code that RFC 6455 names for it and raises ProtocolError.
-Text messages are handed over as bytes; extensions are not negotiated.
+Text messages are handed over as bytes. The one extension is permessage-deflate (RFC 7692) in its form without memory of earlier
+messages: a server that wants it asks `deflate_answer` what to answer to a client's offer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import secrets
+import zlib
 from typing import Final, NamedTuple, Protocol
 
 from coterie.http.errors import ProtocolError
@@ -22,7 +24,14 @@ _KEY_SUFFIX: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 _MAX_CONTROL: Final = 125
 _MASK_CHUNK: Final = 32 * 1024
-_NORMAL, _PROTOCOL_VIOLATION, _TOO_BIG = 1000, 1002, 1009
+_COMPRESSED: Final = 0x40
+_LEAST_COMPRESSED: Final = 512
+"""Bytes below which a message does not become enough smaller to be worth it."""
+_LEVEL: Final = 5
+_TAIL: Final = b"\x00\x00\xff\xff"
+"""Ends each compressed message and is not sent (RFC 7692, 7.2.1)."""
+_DEFLATE: Final = "permessage-deflate"
+_NORMAL, _PROTOCOL_VIOLATION, _BAD_DATA, _TOO_BIG = 1000, 1002, 1007, 1009
 
 
 def new_key() -> str:
@@ -33,6 +42,15 @@ def accept_key(key: str) -> str:
     """`Sec-WebSocket-Accept` for a client's key."""
     digest = hashlib.sha1(key.encode("latin-1") + _KEY_SUFFIX, usedforsecurity=False).digest()
     return base64.b64encode(digest).decode()
+
+
+def deflate_answer(offers: str) -> str:
+    """`Sec-WebSocket-Extensions` for what a client offers; empty: without compression."""
+    for offer in offers.split(","):
+        name, *params = (part.strip().lower() for part in offer.split(";"))
+        if name == _DEFLATE and not any(each.startswith("server_max_window_bits") for each in params):
+            return f"{_DEFLATE}; server_no_context_takeover; client_no_context_takeover"
+    return ""
 
 
 class WebSocketTransport(Protocol):
@@ -50,6 +68,7 @@ class Frame(NamedTuple):
     final: bool
     opcode: int
     payload: bytes
+    compressed: bool = False
 
 
 class _Violation(Exception):
@@ -59,10 +78,11 @@ class _Violation(Exception):
 
 
 class FrameDecoder:
-    """Bytes in, frames out. `masked` says whether the other side must mask its frames."""
+    """Bytes in, frames out. `masked` says whether the other side must mask its frames, `deflate` whether it may compress."""
 
-    def __init__(self, *, masked: bool, limit: int) -> None:
+    def __init__(self, *, masked: bool, limit: int, deflate: bool = False) -> None:
         self._masked = masked
+        self._reserved = 0x30 if deflate else 0x70
         self._limit = limit
         self._buffer = bytearray()
 
@@ -97,11 +117,12 @@ class FrameDecoder:
             return None
         payload = bytes(memoryview(buffer)[start:end])
         del buffer[:end]
-        return Frame(bool(first & 0x80), opcode, mask_payload(payload, mask) if mask else payload)
+        payload = mask_payload(payload, mask) if mask else payload
+        return Frame(bool(first & 0x80), opcode, payload, bool(first & _COMPRESSED))
 
     def _check_header(self, first: int, second: int) -> None:
         opcode = first & 0x0F
-        if first & 0x70:
+        if first & self._reserved or (first & _COMPRESSED and opcode not in (_TEXT, _BINARY)):
             raise _Violation(_PROTOCOL_VIOLATION, "a frame has reserved bits set")
         if opcode not in (_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG):
             raise _Violation(_PROTOCOL_VIOLATION, f"a frame has the unknown opcode {opcode}")
@@ -112,9 +133,11 @@ class FrameDecoder:
             raise _Violation(_PROTOCOL_VIOLATION, "a control frame is fragmented or too large")
 
 
-def encode_frame(opcode: int, payload: bytes, mask: bytes = b"", *, final: bool = True) -> bytes:
+def encode_frame(
+    opcode: int, payload: bytes, mask: bytes = b"", *, final: bool = True, compressed: bool = False
+) -> bytes:
     length, masked = len(payload), 0x80 if mask else 0
-    first = opcode | (0x80 if final else 0)
+    first = opcode | (0x80 if final else 0) | (_COMPRESSED if compressed else 0)
     if length <= _MAX_CONTROL:
         head = bytes((first, masked | length))
     elif length < 65536:
@@ -138,11 +161,15 @@ def mask_payload(payload: bytes, mask: bytes) -> bytes:
 class WebSocket:
     """Messages over a connection whose upgrade is done. Closing the connection below is up to its owner."""
 
-    def __init__(self, connection: WebSocketTransport, *, client: bool = False) -> None:
+    def __init__(
+        self, connection: WebSocketTransport, *, client: bool = False, deflate: bool = False, limit: int = 0
+    ) -> None:
+        """`deflate`: both sides agreed on compression. `limit`: bytes of a message, if not those of the role."""
         self._connection = connection
+        self._deflate = deflate
         self._client = client
-        self._limit = SERVER_MESSAGE_LIMIT if client else CLIENT_MESSAGE_LIMIT
-        self._decoder = FrameDecoder(masked=not client, limit=self._limit)
+        self._limit = limit or (SERVER_MESSAGE_LIMIT if client else CLIENT_MESSAGE_LIMIT)
+        self._decoder = FrameDecoder(masked=not client, limit=self._limit, deflate=deflate)
         self._closed = False
 
     async def receive(self) -> bytes | None:
@@ -156,23 +183,35 @@ class WebSocket:
 
     async def _message(self) -> bytes | None:
         message: bytearray | None = None
+        compressed = False
         while (frame := await self._data_frame()) is not None:
-            final, opcode, payload = frame
+            final, opcode, payload, marked = frame
             if (opcode == _CONTINUATION) != (message is not None):
                 raise _Violation(_PROTOCOL_VIOLATION, "a continuation without a beginning, or the reverse")
             if message is None:
+                compressed = marked
                 if final:
-                    return payload
+                    return self._inflated(payload) if compressed else payload
                 message = bytearray(payload)
             else:
                 message += payload
             if len(message) > self._limit:
                 raise _Violation(_TOO_BIG, "a message is too large")
             if final:
-                return bytes(message)
+                return self._inflated(bytes(message)) if compressed else bytes(message)
         if message is not None:
             raise ProtocolError("the connection ended inside a message")
         return None
+
+    def _inflated(self, payload: bytes) -> bytes:
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            out = inflate.decompress(payload + _TAIL, self._limit + 1)
+        except zlib.error:
+            raise _Violation(_BAD_DATA, "a message cannot be decompressed") from None
+        if len(out) > self._limit:
+            raise _Violation(_TOO_BIG, "a message is too large")
+        return out
 
     async def _data_frame(self) -> Frame | None:
         """The next frame that carries data, after answering control frames; None when the other side has closed."""
@@ -217,4 +256,8 @@ class WebSocket:
     def _send(self, opcode: int, payload: bytes) -> None:
         if not self._closed:
             mask = secrets.token_bytes(4) if self._client else b""
-            self._connection.write(encode_frame(opcode, payload, mask))
+            compressed = self._deflate and opcode < _CLOSE and len(payload) >= _LEAST_COMPRESSED
+            if compressed:
+                deflate = zlib.compressobj(_LEVEL, wbits=-zlib.MAX_WBITS)
+                payload = (deflate.compress(payload) + deflate.flush(zlib.Z_SYNC_FLUSH)).removesuffix(_TAIL)
+            self._connection.write(encode_frame(opcode, payload, mask, compressed=compressed))

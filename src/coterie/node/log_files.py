@@ -1,9 +1,9 @@
 """Keeps all logs of a node within `logrotate`, except those of pods, which their runtime rotates.
 
     coterie.log, where our own output goes there      moved aside; we open it anew
-    datamesh, kusciaapi, crypt                        moved aside; the children open theirs anew (base/child_logging.py)
+    datamesh, kusciaapi, transport, crypt             moved aside; the children open theirs anew (base/child_logging.py)
     envoy.log and internal, external, ingress.log     by the gateway, which asks Envoy to open them anew
-    the audit log, traces.jsonl                       by its writer, between two lines
+    the audit log, traces.jsonl, usage.log            by its writer, between two lines
     Envoy's standard error, the supervisor's            copied and truncated: nobody can open them anew; hardly written to
 
 What was moved aside is compressed and removed here for all of them.
@@ -20,6 +20,7 @@ from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.log_rotation import OwnOutput, Rotation, copy_and_truncate, is_full, move_aside, tidy
 from coterie.base.paths import DomainPaths
+from coterie.kuscia.control.usage_log import USAGE_LOG
 from coterie.node.config import NodeSettings
 from coterie.node.trace_file import TRACE_FILE
 
@@ -46,10 +47,10 @@ class NodeLogs:
 def logs_of(paths: DomainPaths, audit_log: str = "") -> NodeLogs:
     """`audit_log`: as in the configuration."""
     gateway = paths.logs / "envoy"
-    others = (paths.logs / TRACE_FILE, *((paths.logs / audit_log,) if audit_log else ()))
+    others = (paths.logs / TRACE_FILE, paths.log(USAGE_LOG), *((paths.logs / audit_log,) if audit_log else ()))
     return NodeLogs(
         own=paths.log("coterie"),
-        followed=(paths.log("datamesh"), paths.log("kusciaapi"), gateway / "crypt.log"),
+        followed=(paths.log("datamesh"), paths.log("kusciaapi"), paths.log("transport"), gateway / "crypt.log"),
         copied=(gateway / "envoy-stderr.log", paths.run / "runp" / "shepherd.log"),
         tidied=(*(gateway / f"{name}.log" for name in ("envoy", "internal", "external", "ingress")), *others),
     )

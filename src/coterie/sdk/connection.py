@@ -33,6 +33,7 @@ class AsyncConnection:
         self.logs = resources.Logs(wire)
         self.partner_logs = resources.PartnerLogs(wire)
         self.bandwidth = resources.Bandwidth(wire)
+        self.evidence = resources.Evidence(wire)
         self.health = resources.Health(wire)
 
     async def close(self) -> None:
@@ -50,6 +51,7 @@ class AsyncConnection:
 class Jobs(SyncResourceClient):
     run = blocking(resources.Jobs.run)
     create = blocking(resources.Jobs.create)
+    plan = blocking(resources.Jobs.plan)
     wait = blocking(resources.Jobs.wait)
     get = blocking(resources.Jobs.get)
     statuses = blocking(resources.Jobs.statuses)
@@ -148,6 +150,14 @@ class PartnerLogs(SyncResourceClient):
     delete = blocking(resources.PartnerLogs.delete)
 
 
+class Evidence(SyncResourceClient):
+    list = blocking(resources.Evidence.list)
+    get = blocking(resources.Evidence.get)
+    prove = blocking(resources.Evidence.prove)
+    export = blocking(resources.Evidence.export)
+    state = blocking(resources.Evidence.state)
+
+
 class Logs(SyncResourceClient):
     read = iterating(resources.Logs.read)
     search = blocking(resources.Logs.search)
@@ -183,6 +193,7 @@ class Connection:
         self.logs = Logs(background, under.logs)
         self.partner_logs = PartnerLogs(background, under.partner_logs)
         self.bandwidth = Bandwidth(background, under.bandwidth)
+        self.evidence = Evidence(background, under.evidence)
         self.health = Health(background, under.health)
 
     def close(self) -> None:

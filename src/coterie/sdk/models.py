@@ -43,6 +43,95 @@ def _without_nothing(value: Any) -> Any:
     return value
 
 
+# Dry runs.
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedApproval:
+    verdict: str = ""
+    """`Allow`, `Ask` or `Refuse`; empty: none is needed."""
+    by: str = ""
+    rules: tuple[str, ...] = ()
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    task: str = ""
+    table: str = ""
+    columns: tuple[str, ...] = ()
+    all_columns: bool = False
+    grant: str = ""
+    uses: int = 0
+    counted: bool = False
+    """Whether uses of the grant are counted, and `uses_left` says something."""
+    uses_left: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEngine:
+    task: str = ""
+    app_image: str = ""
+    version: str = ""
+    digest: str = ""
+    offered_versions: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPlacement:
+    task: str = ""
+    role: str = ""
+    pods: int = 0
+    fits: bool = False
+    nodes: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLink:
+    peer: str = ""
+    ready: bool = False
+    requested: str = ""
+    capacity: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedParty:
+    domain_id: str = ""
+    phase: str = ""
+    message: str = ""
+    outlook: str = ""
+    detail: str = ""
+    approval: PlannedApproval | None = None
+    tables: tuple[PlannedTable, ...] = ()
+    engines: tuple[PlannedEngine, ...] = ()
+    placements: tuple[PlannedPlacement, ...] = ()
+    links: tuple[PlannedLink, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What would become of a job."""
+
+    outlook: str = ""
+    """`Runs`, `Waits`, `Fails` or `Unknown`: the worst of all parties."""
+    message: str = ""
+    parties: tuple[PlannedParty, ...] = ()
+
+    @property
+    def runs(self) -> bool:
+        return self.outlook == "Runs"
+
+    def party(self, domain: str) -> PlannedParty:
+        """KeyError for who does not take part."""
+        found = {each.domain_id: each for each in self.parties}
+        return found[domain]
+
+
 # Jobs.
 
 
@@ -522,6 +611,57 @@ class PartnerLog:
     lines: int = 0
     redactions: int = 0
     truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEvent:
+    """An event of the evidence log."""
+
+    index: int = 0
+    time: str = ""
+    """Empty: the content was removed by retention."""
+    kind: str = ""
+    job_id: str = ""
+    task_id: str = ""
+    parties: tuple[str, ...] = ()
+    who: str = ""
+    """The person, or the beginning of the commitment where the salt was erased."""
+    about: str = ""
+    content: str = ""
+    """All fields, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidencePage:
+    origin: str = ""
+    size: int = 0
+    """Events of the log."""
+    events: tuple[RecordedEvent, ...] = ()
+    """The newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceText:
+    """A proof or a file, for `coterie audit verify` or another program."""
+
+    content: str = ""
+    log_key: str = ""
+    """The key of the log: name+id+base64."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceState:
+    origin: str = ""
+    log_key: str = ""
+    logs: tuple[int, ...] = ()
+    size: int = 0
+    signed_size: int = 0
+    """Events below the last checkpoint."""
+    checkpoint: str = ""
+    """The last one, with its cosignatures."""
+    fault: str = ""
+    """What is wrong, where it was verified."""
+    verified: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,9 +90,8 @@ class Jobs(ResourceClient):
         custom_fields: Mapping[str, str] | None = None,
     ) -> str:
         """The name of the new job."""
-        tasks = [Task.of(work, parties, input)] if isinstance(work, str) else work
-        tasks = [tasks] if isinstance(tasks, Task) else list(tasks)
-        name = job_id or f"{tasks[0].alias or tasks[0].app_image}-{secrets.token_hex(4)}"
+        tasks = _tasks(work, parties, input)
+        name = job_id or _new_name(tasks)
         answer = await self._ask(
             "create",
             job_id=name,
@@ -102,6 +101,31 @@ class Jobs(ResourceClient):
             custom_fields=custom_fields or {},
         )
         return str(answer.get("job_id") or name)
+
+    async def plan(
+        self,
+        work: str | Task | Sequence[Task],
+        parties: Sequence[str | Party] = (),
+        input: object = "",
+        *,
+        job_id: str = "",
+        initiator: str = "",
+        max_parallelism: int = 1,
+        wait_seconds: int = 0,
+    ) -> models.JobPlan:
+        """What would become of such a job, as all its parties say. Nothing is started, reserved or counted.
+
+        `wait_seconds`: for how long a party that does not answer is waited for; 10 when it is not given."""
+        tasks = _tasks(work, parties, input)
+        answer = await self._ask(
+            "plan",
+            job_id=job_id or _new_name(tasks),
+            initiator=self._own(initiator),
+            max_parallelism=max_parallelism,
+            tasks=tasks,
+            wait_seconds=wait_seconds,
+        )
+        return read(models.JobPlan, answer)
 
     async def wait(
         self, job_id: str, *, timeout: float | None = None, on_change: Callable[[JobEvent], None] | None = None
@@ -192,6 +216,15 @@ class Jobs(ResourceClient):
 
     async def delete(self, job_id: str) -> None:
         await self._ask("delete", job_id=job_id)
+
+
+def _tasks(work: str | Task | Sequence[Task], parties: Sequence[str | Party], input: object) -> list[Task]:
+    tasks = [Task.of(work, parties, input)] if isinstance(work, str) else work
+    return [tasks] if isinstance(tasks, Task) else list(tasks)
+
+
+def _new_name(tasks: Sequence[Task]) -> str:
+    return f"{tasks[0].alias or tasks[0].app_image}-{secrets.token_hex(4)}"
 
 
 def event_of(piece: Mapping[str, Any]) -> JobEvent | None:
@@ -536,6 +569,63 @@ class PartnerLogs(ResourceClient):
 
     async def delete(self, request_id: str, *, domain_id: str = "") -> None:
         await self._ask("delete", domain_id=self._own(domain_id), request_id=request_id)
+
+
+class Evidence(ResourceClient):
+    """The evidence log of the node's domain. For the operator alone. `log`: its number, 0 for the newest."""
+
+    base = "/api/v1/evidence"
+
+    async def list(
+        self,
+        *,
+        job_id: str = "",
+        kind: str = "",
+        partner_id: str = "",
+        since: str = "",
+        until: str = "",
+        before: int = 0,
+        limit: int = 0,
+        log: int = 0,
+    ) -> models.EvidencePage:
+        """One page, the newest first; `before`: the smallest index of the page before. `kind`: or the beginning of kinds, `grant.`."""
+        chosen = _chosen_events(job_id, kind, partner_id, since, until)
+        return read(models.EvidencePage, await self._ask("list", filter=chosen, before=before, limit=limit, log=log))
+
+    async def get(self, index: int, *, log: int = 0) -> models.RecordedEvent:
+        return read(models.RecordedEvent, await self._ask("query", index=index, log=log))
+
+    async def prove(
+        self, index: int, *, format: str = "evidence", disclose: Sequence[str] = (), log: int = 0
+    ) -> models.EvidenceText:
+        """One event with its proof. `format`: `evidence` or `tlog-proof`; `disclose`: of `person`, `table`, `object`."""
+        answer = await self._ask("prove", index=index, format=format, disclose=[*disclose], log=log)
+        return read(models.EvidenceText, answer)
+
+    async def export(
+        self,
+        *,
+        job_id: str = "",
+        kind: str = "",
+        partner_id: str = "",
+        since: str = "",
+        until: str = "",
+        format: str = "evidence",
+        disclose: Sequence[str] = (),
+        log: int = 0,
+    ) -> models.EvidenceText:
+        """The log, or the events that are chosen, of at most 3 MiB. `format`: `evidence`, `json`, `csv` or `otlp`."""
+        chosen = _chosen_events(job_id, kind, partner_id, since, until)
+        answer = await self._ask("export", filter=chosen, format=format, disclose=[*disclose], log=log)
+        return read(models.EvidenceText, answer)
+
+    async def state(self, *, verify: bool = False, log: int = 0) -> models.EvidenceState:
+        """`verify`: all hashes are computed anew."""
+        return read(models.EvidenceState, await self._ask("state/query", verify=verify, log=log))
+
+
+def _chosen_events(job_id: str, kind: str, partner_id: str, since: str, until: str) -> dict[str, str]:
+    return {"job_id": job_id, "kind": kind, "partner_id": partner_id, "since": since, "until": until}
 
 
 class Logs(ResourceClient):

@@ -49,7 +49,7 @@ DISCOVERY = Chapter(
         Command(
             "api-resources group",
             "api-resources --api-group=kuscia.secretflow --no-headers -o name",
-            out=r"\A([a-z]+\.kuscia\.secretflow\n){21}\Z",
+            out=r"\A([a-z]+\.kuscia\.secretflow\n){22}\Z",
         ),
         Command(
             "api-resources categories",

@@ -88,7 +88,7 @@ def test_handlers_and_limitations_are_those_of_all(harness: TwoRuntimes) -> None
     assert found["runc"].available and found["runc"].version == "1.1.5"
     assert found["kata"].why == "there is no /dev/kvm"
     assert len(harness.runtime.limitations()) == 1
-    assert len(harness.runtime.images()) == 2
+    assert len(harness.runtime.images()) == 3
 
 
 async def test_events_of_both_arrive(harness: TwoRuntimes) -> None:

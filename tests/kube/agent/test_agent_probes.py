@@ -192,3 +192,57 @@ async def test_startup_comes_before_the_others() -> None:
     assert prober.result.failed == "failed liveness probe, will be restarted"
     assert checker.asked.count("startup") == 2
     await prober.close()
+
+
+@pytest.mark.parametrize(
+    ("probe", "answers", "ready_after", "asked"),
+    [
+        ({"httpGet": {}}, [False, False, True], 0.03, 3),
+        ({"tcpSocket": {}, "successThreshold": 2}, [False, True], 10.2, 3),
+        ({"httpGet": {}}, [False] * 40, None, 12),
+        ({"exec": {}}, [False, True], 10.2, 2),
+        ({"httpGet": {}, "initialDelaySeconds": 3}, [False, True], 13.2, 2),
+    ],
+    ids=["listens-soon", "success-threshold", "slow", "command", "initial-delay"],
+)
+async def test_readiness_in_the_first_second(
+    probe: dict[str, Any], answers: list[bool], ready_after: float | None, asked: int
+) -> None:
+    """Nobody waits a period for a container that begins to listen a moment after it was started."""
+    clock, told = VirtualClock(), []
+    checker = ScriptedChecker({"ready": answers})
+    container = {"name": "main", "readinessProbe": {"name": "ready", "periodSeconds": 10, **probe}}
+    prober = ContainerProber(
+        "u",
+        container,
+        0,
+        checker,
+        clock,
+        lambda: None,
+        lambda *event: told.append(event),  # type: ignore[arg-type]
+    )
+    prober.start()
+    for _ in range(200):
+        if ready_after is None or clock.monotonic() >= ready_after:
+            break
+        await clock.advance(min(0.005, ready_after) if ready_after < 1 else 0.2)
+    assert prober.result.ready == (ready_after is not None)
+    if ready_after is None:
+        await clock.advance(1.5)
+        assert not prober.result.ready and len(told) == 1, "failures of the first second are no news"
+    else:
+        assert len(checker.asked) == asked
+    await prober.close()
+
+
+async def test_a_run_that_is_old_is_asked_as_always() -> None:
+    clock = VirtualClock()
+    checker = ScriptedChecker({"ready": [False, True]})
+    container = {"name": "main", "readinessProbe": {"name": "ready", "periodSeconds": 10, "httpGet": {}}}
+    prober = ContainerProber("u", container, 0, checker, clock, lambda: None, lambda *_: None, age=60.0)  # type: ignore[arg-type]
+    prober.start()
+    await clock.advance(5)
+    assert checker.asked == ["ready"] and not prober.result.ready
+    await clock.advance(6)
+    assert prober.result.ready
+    await prober.close()

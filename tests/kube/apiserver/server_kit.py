@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlencode
 
 import orjson
+from store_servers_kit import fresh_address, lasting_server, shared_store
 
 from coterie.base.clock import VirtualClock
 from coterie.http.messages import Peer, Request, Response, Stream, UserInfo
@@ -183,13 +185,19 @@ class Api:
         return self.server.state.revision
 
 
+def _store(clock: VirtualClock) -> Any:
+    """`COTERIE_API_STORE=postgresql` (or etcd): on a real one (`make stores`)."""
+    kind = os.environ.get("COTERIE_API_STORE", "")
+    return shared_store(fresh_address(kind, lasting_server(kind))) if kind else MemoryStore(clock=clock)
+
+
 @asynccontextmanager
 async def serving(
     settings: Settings | None = None, *, store: MemoryStore | None = None, clock: VirtualClock | None = None
 ) -> AsyncIterator[Api]:
     clock = clock or VirtualClock()
     given = store
-    store = store or MemoryStore(clock=clock)
+    store = store or _store(clock)
     if given is None:
         await store.open()
     server = ApiServer(store, settings or Settings(), clock)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.http import websocket
 from coterie.http.errors import ProtocolError
-from coterie.http.websocket import FrameDecoder, WebSocket, accept_key, encode_frame
+from coterie.http.websocket import (
+    CLIENT_MESSAGE_LIMIT,
+    FrameDecoder,
+    WebSocket,
+    accept_key,
+    deflate_answer,
+    encode_frame,
+)
 
 MASK = b"\x01\x02\x03\x04"
 
@@ -135,3 +144,50 @@ def test_the_decoder_keeps_what_follows_a_frame() -> None:
     decoder.feed(encode_frame(1, b"one") + encode_frame(2, b"two")[:3])
     first = decoder.next_frame()
     assert first is not None and first.payload == b"one" and decoder.next_frame() is None and not decoder.empty
+
+
+class _Loop:
+    """What one side writes is what the other reads."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    async def read(self) -> bytes:
+        data, self.data = self.data, b""
+        return data
+
+    async def drain(self) -> None: ...
+
+
+async def test_compressed_messages_pass_both_ways() -> None:
+    rows = b'{"name":"job","phase":"Running"}' * 1000
+    for client in (True, False):
+        wire = _Loop()
+        WebSocket(wire, client=client, deflate=True).send_text(rows)
+        assert len(wire.data) < len(rows) / 50
+        assert await WebSocket(wire, client=not client, deflate=True).receive() == rows
+        WebSocket(wire, client=client, deflate=True).send_text(b"short")
+        assert b"short" in wire.data or client
+        assert await WebSocket(wire, client=not client, deflate=True).receive() == b"short"
+
+
+async def test_a_message_that_unpacks_to_too_much_is_refused() -> None:
+    for payload in (b"\0" * (CLIENT_MESSAGE_LIMIT + 1), b""):
+        wire = _Loop()
+        bomb = zlib.compress(payload, 9, wbits=-15) if payload else b"\xff\xff\xff"
+        wire.write(encode_frame(1, bomb, b"abcd", compressed=True))
+        with pytest.raises(ProtocolError):
+            await WebSocket(wire, deflate=True).receive()
+    wire = _Loop()
+    wire.write(encode_frame(1, b"x", b"abcd", compressed=True))
+    with pytest.raises(ProtocolError):
+        await WebSocket(wire).receive()  # nobody agreed on it
+
+
+def test_what_is_answered_to_an_offer_of_compression() -> None:
+    assert "no_context_takeover" in deflate_answer("permessage-deflate; client_max_window_bits")
+    assert deflate_answer("x-other, permessage-deflate; server_max_window_bits=8") == ""
+    assert deflate_answer("") == ""

@@ -62,7 +62,7 @@ async def test_first_objects_are_made_once():
         assert "system-node-critical" in (await api.call("GET", "/apis/scheduling.k8s.io/v1/priorityclasses")).names
         assert "cluster-admin" in (await api.call("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles")).names
         crds = (await api.call("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")).names
-        assert "kusciajobs.kuscia.secretflow" in crds and len(crds) == 24
+        assert "kusciajobs.kuscia.secretflow" in crds and len(crds) == 29
         before = api.revision
         await api.server.stop()
         async with serving(Settings(extensions=[KUSCIA]), store=api.store, clock=api.clock) as again:

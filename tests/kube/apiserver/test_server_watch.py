@@ -316,14 +316,14 @@ class SlowHistory:
 
     def __init__(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gate = asyncio.Event()
-        real = api.store.watch
+        real = api.store.replay
 
-        async def watch(prefix: str, after: int):
+        async def replay(prefix: str, after: int, upto: int):
             await self.gate.wait()
-            async for batch in real(prefix, after):
+            async for batch in real(prefix, after, upto):
                 yield batch
 
-        monkeypatch.setattr(api.store, "watch", watch)
+        monkeypatch.setattr(api.store, "replay", replay)
 
 
 async def test_no_bookmark_overtakes_the_history(api: Api, small_ring: None, monkeypatch: pytest.MonkeyPatch):
@@ -348,11 +348,11 @@ async def test_a_broken_store_ends_the_watch(api: Api, small_ring: None, monkeyp
     for n in range(6):
         await api.config_map(f"c{n}")
 
-    async def broken(prefix: str, after: int):
+    async def broken(prefix: str, after: int, upto: int):
         raise protocol.StoreClosed("the disk is gone")
         yield
 
-    monkeypatch.setattr(api.store, "watch", broken)
+    monkeypatch.setattr(api.store, "replay", broken)
     watch = await api.watch(f"{CMS}?resourceVersion={start}")
     await settled(watch, 1)
     assert watch.ended and [event["type"] for event in watch.all] == ["ERROR"]

@@ -15,7 +15,7 @@ from coterie.kube.apiserver.state.collection import Collection
 from coterie.kube.apiserver.state.entry import ObjectEntry, VersionView, encode, head_of, respliced, splice
 from coterie.kube.apiserver.state.filters import ObjectFilter
 from coterie.kube.apiserver.state.state import split_key
-from coterie.kube.apiserver.state.watching import StoredChange
+from coterie.kube.apiserver.state.watching import StoredChange, Watcher
 
 HEAD = head_of("v1", "ConfigMap")
 
@@ -216,3 +216,74 @@ def test_selections(kind: str, before: str | None, after: str, seen: str | None)
 )
 def test_filters(wanted: ObjectFilter, matches: bool):
     assert wanted.matches(entry(1, x="y")) is matches
+
+
+# ---- watchers ----
+
+
+class RecordedWatch:
+    """A watch of a client, and what it got."""
+
+    def __init__(self, wanted: ObjectFilter) -> None:
+        self.wanted = wanted
+        self.got: list[tuple[str, str, str, int]] = []
+        self.watcher = Watcher(
+            wanted=wanted,
+            version="v1",
+            encode=lambda kind, entry, first: (
+                b"%s %s %s %d\n" % (kind.encode(), entry.namespace.encode(), entry.name.encode(), entry.revision)
+            ),
+            encoding="plain",
+            gone=lambda entry, revision: ObjectEntry(entry.namespace, entry.name, entry.raw, revision, entry.created),
+            bookmark=None,
+            error=lambda error: b"",
+            on_open=lambda watcher: None,
+            on_close=lambda watcher: None,
+        )
+        self.watcher.opened(self)  # type: ignore[arg-type]
+
+    pending = 0
+
+    def write(self, lines: bytes) -> None:
+        for line in lines.decode().splitlines():
+            kind, namespace, name, revision = line.split(" ")
+            self.got.append((kind, namespace, name, int(revision)))
+
+
+@given(
+    watches=st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.sampled_from(["", "x", "y"])), max_size=12),
+    steps=st.lists(
+        st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.sampled_from("xyz")), max_size=4), max_size=8
+    ),
+    namespaced=st.booleans(),
+)
+def test_each_watcher_gets_what_it_asked_for_and_nothing_else(
+    watches: list[tuple[str, str]], steps: list[list[tuple[bool, str, str]]], namespaced: bool
+):
+    collection = fresh(namespaced=namespaced)
+    watching = [
+        RecordedWatch(ObjectFilter(namespace=namespace if namespaced else "", name=name)) for namespace, name in watches
+    ]
+    for each in watching:
+        collection.join(each.watcher)
+    every, revision = RecordedWatch(ObjectFilter()), 0
+    collection.join(every.watcher)
+    for step in steps:
+        changes = []
+        for exists, letter, name in step:
+            namespace = letter if namespaced else ""
+            if exists or collection.get(namespace, name) is not None:
+                revision += 1
+                stored = value(name) if exists else None
+                changes.append(collection.apply(namespace, name, stored, revision, revision))
+        collection.publish(changes)
+    for each in watching:
+        wanted = each.wanted
+        assert each.got == [
+            event
+            for event in every.got
+            if wanted.namespace in ("", event[1]) and wanted.name in ("", event[2])
+        ]  # fmt: skip
+        collection.leave(each.watcher)
+    collection.leave(every.watcher)
+    assert not collection.watchers and not collection._groups_by_place

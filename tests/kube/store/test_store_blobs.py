@@ -16,6 +16,9 @@ from coterie.kube.store import blobs as blobs_module
 MakeStore = Callable[..., Awaitable[Store]]
 BIG = b"0123456789" * 20_000
 
+STORES = ("memory", "sqlite")
+"""Databases have their own way with big values."""
+
 
 def kept(store: Store) -> int:
     """How many values lie aside."""

@@ -9,6 +9,9 @@ import pytest
 from coterie.base.clock import VirtualClock
 from coterie.kube.store import CompareFailed, DeleteOp, LeaseNotFound, PutOp, Store, StoreError, StoreEvent, StoreRecord
 
+STORES = ("memory", "sqlite")
+"""Their leases run by a clock that tests can move; for the others see `test_store_sharing.py`."""
+
 
 async def deleted(store: Store, count: int) -> list[str]:
     """Keys of the first `count` deletions."""

@@ -62,6 +62,13 @@ CATALOGUE: list[tuple[str, str, list[str], str, bool, list[tuple[str, str, str]]
             PHASE, ("Expires", "string", ".status.expireTime"), AGE,
         ],
     ),
+    (
+        "JobPlanRequest", "jobplanrequests", ["jpr"], "Namespaced", True,
+        [
+            ("Initiator", "string", ".spec.initiator"), ("Job", "string", ".spec.jobName"), PHASE,
+            ("Outlook", "string", ".status.outlook"), AGE,
+        ],
+    ),
     ("PartnerPolicy", "partnerpolicies", ["pp"], "Cluster", False, [("Outside", "string", ".spec.outside"), AGE]),
     (
         "DomainDataRecord", "domaindatarecords", ["kddr"], "Namespaced", False,
@@ -78,6 +85,38 @@ CATALOGUE: list[tuple[str, str, list[str], str, bool, list[tuple[str, str, str]]
         ],
     ),
     (
+        "Action", "actions", [], "Namespaced", True,
+        [
+            ("Version", "string", ".status.version"), ("Ready", "integer", ".status.readyReplicas"),
+            ("Desired", "integer", ".status.desiredReplicas"), ("Calls/Min", "integer", ".status.callsPerMinute"),
+            ("Errors/Min", "integer", ".status.errorsPerMinute"), ("Image", "string", ".spec.image"),
+            ("Cold-Starts", "integer", ".status.coldStarts"), ("Dead-Letters", "integer", ".status.deadLetters"), AGE,
+        ],
+    ),
+    (
+        "Trigger", "triggers", [], "Namespaced", True,
+        [
+            ("Action", "string", ".spec.action"), ("Path", "string", ".spec.http.path"), ("Schedule", "string", ".spec.schedule"),
+            ("Topic", "string", ".spec.topic"), ("Table", "string", ".spec.domainData.name"), ("Suspend", "boolean", ".spec.suspend"),
+            ("Last-Call", "date", ".status.lastCallTime"), AGE,
+        ],
+    ),
+    (
+        "ActionGrant", "actiongrants", [], "Namespaced", True,
+        [
+            ("Action", "string", ".spec.action"), ("Partner", "string", ".spec.grantDomain"), PHASE,
+            ("Uses", "integer", ".status.uses"), ("Limit", "integer", ".spec.limit.calls"),
+            ("Expires", "string", ".spec.limit.expirationTime"), ("Last-Use", "date", ".status.lastUseTime"), AGE,
+        ],
+    ),
+    (
+        "DeadLetter", "deadletters", [], "Namespaced", False,
+        [
+            ("Action", "string", ".spec.action"), ("Reason", "string", ".spec.reason"), ("Attempts", "integer", ".spec.attempts"),
+            ("Size", "integer", ".spec.size"), ("Replay", "boolean", ".spec.replay"), ("Request", "string", ".spec.request"), AGE,
+        ],
+    ),
+    (
         "SlurmCluster", "slurmclusters", [], "Namespaced", True,
         [
             ("Host", "string", ".spec.ssh.host"), ("User", "string", ".spec.ssh.user"),
@@ -86,7 +125,16 @@ CATALOGUE: list[tuple[str, str, list[str], str, bool, list[tuple[str, str, str]]
         ],
     ),
 ]  # fmt: skip
-NO_STATUS_AT_ALL = {"AppImage", "Dns", "DomainAppImage", "DomainDataRecord", "InteropConfig", "PartnerPolicy"}
+NO_STATUS_AT_ALL = {
+    "AppImage",
+    "DeadLetter",
+    "Dns",
+    "DomainAppImage",
+    "DomainDataRecord",
+    "InteropConfig",
+    "PartnerPolicy",
+}
+OF_COTERIE = {"Action", "ActionGrant", "DeadLetter", "Dns", "GpuJob", "SlurmCluster", "Trigger"}
 NO_SPEC = {"Gateway", "KusciaDeploymentSummary"}
 
 
@@ -126,7 +174,7 @@ def test_catalogue(
 ) -> None:
     crd = definitions[kind]
     assert (crd["apiVersion"], crd["kind"]) == ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
-    group = "coterie.io" if kind in ("Dns", "GpuJob", "SlurmCluster") else "kuscia.secretflow"
+    group = "coterie.io" if kind in OF_COTERIE else "kuscia.secretflow"
     assert crd["metadata"]["name"] == f"{plural}.{group}"
     spec = crd["spec"]
     assert spec["group"] == group
@@ -177,6 +225,24 @@ def test_people_can_explain_them(definitions: dict[str, Any]) -> None:
 
 
 DEFAULTS = {
+    "Action": {
+        "spec.handler": "action.action",
+        "spec.image": "coterie-actor",
+        "spec.timeoutSeconds": 30,
+        "spec.concurrency": 1,
+        "spec.scaling": {},
+        "spec.scaling.policy": "Load",
+        "spec.scaling.minReplicas": 0,
+        "spec.scaling.maxReplicas": 5,
+        "spec.scaling.idleSeconds": 60,
+        "spec.retries": {},
+        "spec.retries.limit": 3,
+        "spec.retries.firstDelayMilliseconds": 200,
+        "spec.versionHistoryLimit": 10,
+    },
+    "ActionGrant": {"spec.maxBodyBytes": 1 << 20},
+    "DeadLetter": {"spec.replay": False},
+    "Trigger": {"spec.suspend": False},
     "KusciaJob": {"spec.scheduleMode": "Strict", "spec.maxParallelism": 1, "spec.tasks[].tolerable": False},
     "KusciaJobSummary": {"spec.stage": "Create"},
     "DomainRoute": {"spec.transit.transitMethod": "THIRD-DOMAIN"},

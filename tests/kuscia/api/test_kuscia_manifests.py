@@ -270,6 +270,37 @@ SAMPLES: dict[str, dict[str, Any]] = {
             "conditions": [{"type": "Unreachable", "status": "False", "lastTransitionTime": T}],
         },
     },
+    "Action": {
+        "spec": {
+            "script": "def action(req): ...", "handler": "action.action", "image": "coterie-actor", "next": ["add", "bob/score"],
+            "timeoutSeconds": 30, "concurrency": 2, "scaling": {"policy": "Load", "minReplicas": 0, "maxReplicas": 5, "idleSeconds": 60},
+            "retries": {"limit": 3, "firstDelayMilliseconds": 200}, "env": [{"name": "A", "value": "b"}],
+            "resources": {"cpu": "500m", "memory": "64Mi"}, "traffic": [{"version": "v0123456789", "percent": 100}], "versionHistoryLimit": 10, "tables": ["customers"],
+        },
+        "status": {
+            "observedGeneration": 1, "version": "v0123456789", "desiredReplicas": 1, "replicas": 1, "readyReplicas": 1, "coldStarts": 1,
+            "callsPerMinute": 3, "errorsPerMinute": 0, "deadLetters": 0, "lastScaleTime": T,
+            "versions": [{"name": "v0123456789", "created": T, "percent": 100, "replicas": 1}],
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": T}],
+        },
+    },
+    "Trigger": {
+        "spec": {"action": "add", "http": {"path": "/add", "methods": ["GET"], "key": "user"}, "suspend": False},
+        "status": {"observedGeneration": 1, "lastCallTime": T, "conditions": [{"type": "Ready", "status": "True"}]},
+    },
+    "ActionGrant": {
+        "spec": {
+            "action": "score", "grantDomain": "bob", "limit": {"calls": 10, "callsPerMinute": 2, "expirationTime": T},
+            "tables": ["visitors"], "maxBodyBytes": 1000,
+        },
+        "status": {"phase": "Ready", "message": "", "uses": 1, "lastUseTime": T, "useRecords": [{"time": T, "request": "r"}]},
+    },
+    "DeadLetter": {
+        "spec": {
+            "action": "add", "request": "r", "reason": "timeout", "attempts": 4, "size": 10, "contentType": "text/plain", "time": T,
+            "replay": False,
+        },
+    },
     "SlurmCluster": {
         "spec": {
             "ssh": {"host": "login.example", "port": 22, "user": "alice", "hostKeys": ["ssh-ed25519 AAAA"], "secretName": "key"},
@@ -278,7 +309,33 @@ SAMPLES: dict[str, dict[str, Any]] = {
         "status": {"conditions": [{"type": "Reachable", "status": "True", "lastTransitionTime": T}]},
     },
     "InteropConfig": {"spec": {"host": "alice", "members": ["bob"]}},
-    "PartnerPolicy": {"spec": {"outside": "Refuse", "logs": {"sources": ["engine"], "maxLines": 100, "redact": ["x-[0-9]{4}"]}}},
+    "PartnerPolicy": {"spec": {"outside": "Refuse", "dryRun": "full", "witness": "Require", "logs": {"sources": ["engine"], "maxLines": 100, "redact": ["x-[0-9]{4}"]}}},
+    "JobPlanRequest": {
+        "spec": {"initiator": "alice", "jobName": "j", "job": {"initiator": "alice", "tasks": []}, "waitSeconds": 5},
+        "status": {
+            "phase": "Complete", "outlook": "Runs", "message": "m",
+            "answers": [
+                {
+                    "domain": "bob", "phase": "Answered", "message": "",
+                    "plan": {
+                        "domain": "bob", "outlook": "Runs", "detail": "full",
+                        "approval": {"verdict": "Allow", "by": "policy", "rules": ["hours"], "message": "m"},
+                        "tables": [
+                            {
+                                "task": "a", "table": "t", "columns": ["id"], "allColumns": False, "grant": "g", "uses": 1,
+                                "usesLeft": 2, "problem": "",
+                            }
+                        ],
+                        "engines": [{"task": "a", "appImage": "psi", "version": "0.5", "digest": "sha256:0",
+                             "offers": [{"version": "0.5", "digest": "", "speaks": ">=0.5", "protocols": ["a/1"]}], "problem": ""}],
+                        "placements": [{"task": "a", "role": "", "pods": 1, "fits": True, "nodes": ["n"], "problem": ""}],
+                        "links": [{"peer": "alice", "ready": True, "requested": "1", "capacity": "2", "problem": ""}],
+                        "notes": ["n"],
+                    },
+                }
+            ],
+        },
+    },
     "LogRequest": {
         "spec": {
             "requester": "alice", "owner": "bob", "job": "j", "task": "psi", "reason": "it failed", "sources": ["engine", "gateway"],
@@ -344,6 +401,19 @@ FAULTS: list[tuple[str, str, Any, str]] = [
     ("TaskResourceGroup", "spec.minReservedMembers", 0, "spec.minReservedMembers"),
     ("DomainData", "status.phase", "Fine", "status.phase"),
     ("KusciaTask", "status.startTime", "noon", "status.startTime"),
+    ("Action", "spec.next.0", "../add", "spec.next[0]"),
+    ("Action", "spec.next.0", "Add", "spec.next[0]"),
+    ("Action", "spec.next.0", "bob/add/more", "spec.next[0]"),
+    ("Action", "spec.handler", "os.system('x')", "spec.handler"),
+    ("Action", "spec.scaling.policy", "Fast", "spec.scaling.policy"),
+    ("Action", "spec.timeoutSeconds", 0, "spec.timeoutSeconds"),
+    ("Action", "spec.concurrency", 101, "spec.concurrency"),
+    ("Action", "spec.traffic.0.percent", 101, "spec.traffic[0].percent"),
+    ("Trigger", "spec.http.path", "add", "spec.http.path"),
+    ("Trigger", "spec.http.methods.0", "FETCH", "spec.http.methods[0]"),
+    ("Trigger", "spec.action", "a/b", "spec.action"),
+    ("ActionGrant", "spec.grantDomain", "Bob", "spec.grantDomain"),
+    ("ActionGrant", "spec.limit.expirationTime", "noon", "spec.limit.expirationTime"),
 ]  # fmt: skip
 
 

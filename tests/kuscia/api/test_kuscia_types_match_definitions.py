@@ -13,11 +13,12 @@ import pytest
 from coterie.kube.api.meta import ApiObject
 from coterie.kube.api.types.kind import Kind
 from coterie.kuscia.api.definitions import crds
+from coterie.kuscia.api.functions import types as functions
 from coterie.kuscia.api.types import data, deployment, domain, job, partner_policy, task_resource
 
 KINDS = {
     value.resource.plural: value
-    for module in (data, deployment, domain, job, partner_policy, task_resource)
+    for module in (data, deployment, domain, functions, job, partner_policy, task_resource)
     for value in vars(module).values()
     if isinstance(value, Kind) and value.resource.custom
 }
@@ -26,7 +27,7 @@ KINDS = {
 def schema_of(plural: str) -> dict[str, Any]:
     return next(
         version["schema"]["openAPIV3Schema"]
-        for definition in crds.load([f"{plural}.{crds.GROUP}"])
+        for definition in crds.load([f"{plural}.{crds.GROUP}", f"{plural}.coterie.io"])
         for version in definition["spec"]["versions"]
     )
 

@@ -1,18 +1,16 @@
-"""The pure parts of data sources: names of types, partitions, signatures, plug-ins."""
+"""The pure parts of data sources: names of types, partitions, signatures."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from importlib.metadata import EntryPoint, EntryPoints
 
 import pyarrow as pa
 import pytest
 
 from coterie.base.secret import SecretValue
-from coterie.kuscia.sources import source_registry
 from coterie.kuscia.sources.csv_text import csv_rows
 from coterie.kuscia.sources.paths import partition_in, partition_of, parts_of
-from coterie.kuscia.sources.protocol import SourceError, SourceForbidden, SourceInfo
+from coterie.kuscia.sources.protocol import SourceError, SourceForbidden
 from coterie.kuscia.sources.s3_signing import S3Keys, SignableRequest, version2, version4
 from coterie.kuscia.sources.sql_types import mysql_type, of_mysql, of_postgresql, postgresql_type, table_name
 from coterie.kuscia.sources.types import arrow_of, kuscia_of
@@ -157,14 +155,3 @@ def test_signature_of_version_4() -> None:
     request = SignableRequest("GET", "examplebucket.s3.amazonaws.com", "/test.txt", {}, "/examplebucket/test.txt")
     headers = version4(request, keys, datetime(2013, 5, 24, tzinfo=UTC), b"", {"range": "bytes=0-9"})
     assert headers["authorization"].endswith("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41")
-
-
-def test_plug_in_opens_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    plugin = EntryPoint("tape", f"{__name__}:open_tape", source_registry.GROUP)
-    monkeypatch.setattr(source_registry, "entry_points", lambda **asked: EntryPoints([plugin]).select(**asked))
-    assert source_registry.open_source(SourceInfo(kind="tape", path="/x")) == "tape at /x"
-    assert source_registry.kinds() == ("localfs", "oss", "mysql", "postgresql", "tape")
-
-
-def open_tape(info: SourceInfo) -> str:
-    return f"tape at {info.path}"

@@ -14,11 +14,11 @@ from gateway_kit import HOSTS, pem
 from coterie.base import pki
 from coterie.cli.diagnosis.judge import link_findings
 from coterie.cli.diagnosis.model import Link, LinkFacts, LinkThresholds, Measured, every_pair
-from coterie.cli.routes.facts import CheckOutcome
 from coterie.kuscia.gateway.addresses import Protocol
 from coterie.kuscia.gateway.diagnosis import messages
 from coterie.kuscia.gateway.diagnosis.messages import FactsRequest, LinkReport, ProbePlan
 from coterie.kuscia.gateway.model import DomainService
+from coterie.kuscia.routes.facts import CheckOutcome
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MIB = 1 << 20

@@ -18,11 +18,13 @@ from coterie.base.secret import SecretValue
 from coterie.kube.api.types import network
 from coterie.kuscia.api.labels import COTERIE_PARTNER_CERTIFICATE
 from coterie.kuscia.api.types.domain import Domain, DomainRoute, DomainRouteStatus, Gateway
-from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
+from coterie.kuscia.gateway.addresses import PodNetwork, Protocol, SocketAddress
 from coterie.kuscia.gateway.clusters import clusters
 from coterie.kuscia.gateway.heartbeat import members_of, network_status
 from coterie.kuscia.gateway.model import Route, RoutePort, ServiceProtocol, SnapshotInputs, SnapshotProblem
+from coterie.kuscia.gateway.names import ORIGIN, SOURCE
 from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.kuscia.gateway.routes import external_routes
 from coterie.kuscia.gateway.settings import GatewaySettings, MasterEndpoint
 from coterie.kuscia.gateway.snapshot import snapshot
 from coterie.kuscia.gateway.snapshot_inputs import GatewayObjects, InputCache, api_callers, inputs_of
@@ -54,7 +56,7 @@ def cert(name: str) -> str:
 
 
 def a_domain(name: str, **spec: Any) -> Domain:
-    given = {"cert": cert(name), **spec}
+    given = spec if "cert" in spec else {"cert": cert(name), **spec}
     return msgspec.convert({"metadata": {"name": name}, "spec": given}, Domain)
 
 
@@ -372,3 +374,65 @@ def test_kuscia_api_is_a_socket_for_the_lites_of_a_control_plane() -> None:
     (endpoint,) = led["load_assignment"]["endpoints"][0]["lb_endpoints"]
     assert endpoint["endpoint"]["address"] == {"pipe": {"path": str(there)}}
     assert "type" not in led
+
+
+def test_checkpoints_are_for_partners_control_planes() -> None:
+    """Not for lites, of ours or of a partner, not for who has no route, not at a lite."""
+    world = GatewayObjects(
+        routes=[a_route(name, "bob") for name in ("alice", "carol", "dave", "erin")] + [a_route("bob", "frank")],
+        domains={
+            "alice": a_domain("alice", role="partner"),
+            "carol": a_domain("carol"),
+            "dave": a_domain("dave", role="partner", master="alice", cert=""),
+            "frank": a_domain("frank", role="partner", cert=""),
+        },
+    )
+    inbox = inputs_of(world, SETTINGS, identity(), PLACES)[0].evidence
+    assert inbox is not None
+    assert (inbox.callers, inbox.socket) == (frozenset({"alice"}), PLACES.witness_socket)
+    assert inputs_of(world, LITE, identity(), PLACES)[0].evidence is None
+    assert made(GatewayObjects()).evidence is None
+
+
+def test_the_message_queue_is_for_partners_with_a_route_of_their_own() -> None:
+    """At lites too; nowhere without a network of the pods, which is how engines are known."""
+    world = GatewayObjects(routes=[a_route("alice", "bob"), a_route("bob", "frank"), a_route("bob", "bob")])
+    network = PodNetwork("100.96.0.0/16", "100.96.128.0/17", SocketAddress("100.96.0.1", 80))
+    for settings in (SETTINGS, LITE):
+        served = replace(settings, transport=True, pods=network)
+        inbox = inputs_of(world, served, identity(), PLACES)[0].transport
+        assert inbox is not None and inbox.callers == {"alice"}
+        assert (inbox.partners, inbox.engines) == (PLACES.transport_socket, PLACES.transport_engines_socket)
+        assert inputs_of(world, replace(served, pods=None), identity(), PLACES)[0].transport is None
+        assert inputs_of(world, replace(served, transport=False), identity(), PLACES)[0].transport is None
+
+
+def test_bfia_requests_are_for_partners_that_speak_it() -> None:
+    """Seven paths, each with its method, under the name that our gateway gives; not for who has no route, not at a lite."""
+    speaks = {"role": "partner", "interConnProtocols": ["bfia"]}
+    world = GatewayObjects(
+        routes=[a_route(name, "bob") for name in ("alice", "carol")],
+        domains={
+            "alice": a_domain("alice", **speaks),
+            "carol": a_domain("carol", role="partner"),
+            "dave": a_domain("dave", cert="", **speaks),
+        },
+    )
+    inputs = inputs_of(world, SETTINGS, identity(), PLACES)[0]
+    assert inputs.bfia is not None
+    assert (inputs.bfia.callers, inputs.bfia.socket) == (frozenset({"alice"}), PLACES.bfia_socket)
+    assert inputs_of(world, LITE, identity(), PLACES)[0].bfia is None
+    assert made(GatewayObjects()).bfia is None
+    (host,) = [
+        each for each in external_routes(inputs, frozenset())["virtual_hosts"] if each["name"] == "interconn-scheduler"
+    ]
+    *opened, closed = host["routes"]
+    assert closed["direct_response"]["status"] == 403
+    found = {}
+    for each in opened:
+        headers = {match["name"]: match["string_match"]["exact"] for match in each["match"]["headers"]}
+        assert (headers[SOURCE], headers[ORIGIN]) == ("alice", "alice")
+        found[each["match"]["path"].removeprefix("/v1/interconn/schedule/")] = headers[":method"]
+    posts = ("job/create", "job/start", "job/stop", "task/start", "task/stop", "task/poll")
+    assert found == {**dict.fromkeys(posts, "POST"), "job/status_all": "GET"}
+    assert "bfia" in [each["name"] for each in clusters(inputs)[0]]

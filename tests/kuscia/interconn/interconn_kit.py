@@ -3,8 +3,9 @@ host's API as its own service account there, with the rights that account really
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from job_world import JOB, JOB_PLANE, JobWorld, job_world
@@ -17,6 +18,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.client.transport import Transport, TransportError, TransportRequest, TransportResponse
 from coterie.kuscia.api.types.domain import INTEROP_CONFIGS
+from coterie.kuscia.controllers.kusciajob import controller as kusciajob
 from coterie.kuscia.interconn import runnable as interconn
 
 INTEROP = INTEROP_CONFIGS.as_dynamic
@@ -95,8 +97,13 @@ class Network:
 
 
 @asynccontextmanager
-async def network(*names: str, makes: tuple[Any, ...] = JOB_PLANE, **settings: Any) -> AsyncIterator[Network]:
-    """Autonomous domains that know each other, each following all others' jobs."""
+async def network(
+    *names: str,
+    makes: tuple[Any, ...] = JOB_PLANE,
+    jobs: Mapping[str, Mapping[str, Any]] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Network]:
+    """Autonomous domains that know each other, each following all others' jobs. `jobs`: by name, settings of its job controller."""
     clock = VirtualClock()
     net = Network(clock)
     async with AsyncExitStack() as stack:
@@ -109,7 +116,7 @@ async def network(*names: str, makes: tuple[Any, ...] = JOB_PLANE, **settings: A
                 job_world(
                     partners=tuple(other for other in names if other != name),
                     domains=names,
-                    makes=(*makes, link),
+                    makes=(*_with_settings(makes, (jobs or {}).get(name, {})), link),
                     clock=clock,
                     **settings,
                 )
@@ -122,3 +129,8 @@ async def network(*names: str, makes: tuple[Any, ...] = JOB_PLANE, **settings: A
                     await plane.client.create(INTEROP, body)
         await net.settle(2)
         yield net
+
+
+def _with_settings(makes: tuple[Any, ...], chosen: Mapping[str, Any]) -> tuple[Any, ...]:
+    plain = ("kusciajob-controller", kusciajob.make)
+    return tuple((plain[0], partial(kusciajob.make, **chosen)) if each == plain else each for each in makes)

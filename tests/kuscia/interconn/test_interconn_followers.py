@@ -10,8 +10,6 @@ from interconn_kit import INTEROP, Network, network
 from job_world import JOB, a_job, a_task
 
 from coterie.base.clock import VirtualClock
-from coterie.cli.routes.check import diagnose
-from coterie.cli.routes.facts import CheckOutcome, RouteCheckFacts
 from coterie.kube.api.meta import ObjectKey
 from coterie.kube.client.client import Client
 from coterie.kube.client.limits import ResponseLimits
@@ -27,6 +25,8 @@ from coterie.kuscia.interconn.follower_status import (
     left_out_sentences,
     problem_sentences,
 )
+from coterie.kuscia.routes.check import diagnose
+from coterie.kuscia.routes.facts import CheckOutcome, RouteCheckFacts
 
 MIRRORS = "/apis/kuscia.secretflow/v1alpha1/namespaces/{}/kusciajobs"
 

@@ -23,8 +23,9 @@ from coterie.kube.controllers.gc.controller import GarbageCollector
 from coterie.kube.controllers.replicaset import controller as replicaset
 from coterie.kube.scheduler import scheduler
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.jobs.commands import approval_patch
 from coterie.kuscia.api.partner_requests import deployment_digest, deployment_taken
-from coterie.kuscia.api.types.job import CROSS_DOMAIN
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS
 from coterie.kuscia.api.types.partner_policy import PARTNER_POLICIES
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.port_pool import PortPool
@@ -118,6 +119,17 @@ async def test_a_job_outside_the_policy_is_refused_and_both_sides_know_why() -> 
         admitted = [each for each in (await net._status("bob", "j"))["conditions"] if each["type"] == "Admitted"]
         assert [(each["status"], each["reason"]) for each in admitted] == [("False", "Refuse")]
         assert not (await net["bob"].client.list(TASK)).items
+
+
+async def test_a_person_rejects_a_job_and_the_initiator_sees_why() -> None:
+    async with partners() as net:
+        await net["alice"].client.create(JOB, a_job(a_task("a")))
+        await job_says(net, "Waiting for the approval of bob", phase="AwaitingApproval")
+        bob = net["bob"].client
+        job = await bob.get(KUSCIA_JOBS, "j", CROSS_DOMAIN)
+        patch = approval_patch(job, ("bob",), reject=True, reason="not before\n\x1b the contract is signed")
+        await bob.patch_status(JOB, "j", CROSS_DOMAIN, patch)
+        await job_says(net, "approval reject. rejected: not before \x1b the contract is signed", phase="ApprovalReject")
 
 
 async def test_a_person_may_accept_what_is_outside_the_policy() -> None:

@@ -60,6 +60,8 @@ MATRIX: dict[str, Row] = {
     "BatchQueryDomainRouteStatus": Row((OK, OK, ASKS), (OK, OK, NO)),
     # Jobs: the initiator begins them, whoever takes part does the rest. Strangers are not told whether there is one.
     "CreateJob": Row((OK, OK, ASKS), (OK, NO, NO)),
+    # Nobody runs controllers here, so who may ask learns that the wait is too long.
+    "PlanJob": Row((INVALID, INVALID, ASKS), (INVALID, NO, NO)),
     "QueryJob": Row((OK, OK, ASKS), (OK, OK, 11202)),
     "BatchQueryJobStatus": Row((OK, OK, ASKS), (OK, OK, 11203)),
     "StopJob": Row(*ROW_OF_JOB),
@@ -73,6 +75,12 @@ MATRIX: dict[str, Row] = {
     "QueryBandwidth": Row((OK, OK, ASKS), (OK, NO, NO)),
     "SetBandwidthCapacity": Row((OK, OK, ASKS), (OK, NO, NO)),
     "SetBandwidthLimit": Row((13901, 13901, ASKS), (13901, NO, NO)),
+    # Evidence: the operator's, of this domain. There is no log on the stage.
+    "ListEvidence": Row((13920, 13920, 13920), NONE),
+    "QueryEvidence": Row((13920, 13920, 13920), NONE),
+    "ProveEvidence": Row((13921, 13921, 13921), NONE),
+    "ExportEvidence": Row((13922, 13922, 13922), NONE),
+    "QueryEvidenceState": Row((13920, 13920, 13920), NONE),
     # Output of tasks stays where it was printed.
     "QueryLog": Row((NOT_ON_MASTER, 13200, 13200), (NOT_ON_MASTER, NOT_ON_MASTER, NOT_ON_MASTER)),
     "QueryPodNode": Row((13201, 13201, ASKS), (13201, NO, NO)),

@@ -38,6 +38,7 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--link", metavar="A,B", default="", help="set the capacity of the link between two domains")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(of="domains", node="nodes", link="domains,")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

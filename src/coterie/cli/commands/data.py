@@ -10,19 +10,22 @@ from datetime import timedelta
 from pathlib import Path
 
 import msgspec
+import yaml
 
-from coterie.base.clock import SYSTEM_CLOCK, rfc3339
+from coterie.base.clock import SYSTEM_CLOCK
 from coterie.cli import arguments as options
 from coterie.cli import network
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.data_access import DataAccess, cells, copy_into, open_data_access
 from coterie.cli.output import as_text, plain_table
+from coterie.cli.progress import working
 from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import grants as limits
-from coterie.kuscia.api.types.data import DEFAULT_SOURCE, METADATA, DomainData, DomainDataGrant
+from coterie.kuscia.api.types.data import DEFAULT_SOURCE, DomainData, DomainDataGrant
+from coterie.kuscia.sources import grant_entries
 from coterie.node.config import NodeSettings
 
 HELP = """
@@ -38,6 +41,8 @@ access to the files of the domain, i.e. run them on its machine.
   grant ID DOMAIN       allow tasks of another domain to use the table
   revoke GRANT...       revoke grants; reads in progress are stopped
   uses [ID]             list who used which table, and when
+  source ID             create or replace a data source: --type and a file with its --settings (JSON or YAML), which are
+                        stored encrypted with the domain's key; docs/guide/sources.md lists the types
 
 Examples:
   coterie data add customers.csv --domain alice
@@ -47,23 +52,28 @@ Examples:
   coterie data grant customers bob --domain alice --columns id,age --count 3 --for 24h
   coterie data uses --domain alice
   coterie data revoke customers-bob --domain alice
+  coterie data source shop-db --type postgresql --settings shop.yaml --domain alice
 """
-_ACTIONS = ("ls", "list", "add", "show", "head", "grant", "revoke", "uses")
+_ACTIONS = ("ls", "list", "add", "show", "head", "grant", "revoke", "uses", "source")
 _USAGE = {
     "add": "add FILE",
     "show": "show ID",
     "head": "head ID",
     "grant": "grant ID DOMAIN",
     "revoke": "revoke GRANT...",
+    "source": "source ID --type TYPE --settings FILE",
 }
 
 
 def arguments(parser: options.Parser) -> None:
-    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|show|head|grant|revoke|uses", help="action")
+    parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|show|head|grant|revoke|uses|source", help="action")
     options.words_argument(parser)
     make = parser.add_argument_group("for add")
     make.add_argument("--id", metavar="ID", default="", help="id of the table (default: from the file name)")
     make.add_argument("--source", metavar="ID", default="", help="data source (default: the domain's data directory)")
+    connect = parser.add_argument_group("for source")
+    connect.add_argument("--type", metavar="TYPE", default="", help="type of the data source, e.g. postgresql")
+    connect.add_argument("--settings", metavar="FILE", default="", help="file with the settings, JSON or YAML")
     give = parser.add_argument_group("for grant")
     give.add_argument("--columns", metavar="NAMES", default="", help="allow only these columns")
     give.add_argument("--count", metavar="N", type=int, default=0, help="allow at most this many reads")
@@ -79,12 +89,27 @@ def arguments(parser: options.Parser) -> None:
     )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(
+        words={
+            "add": ("files",),
+            "show": ("tables",),
+            "head": ("tables",),
+            "grant": ("tables", "domains"),
+            "revoke": ("grants", "*"),
+            "uses": ("tables",),
+            "source": ("data-sources",),
+        },
+        source="data-sources",
+        settings="files",
+    )
 
 
 def run(args: argparse.Namespace, app: App) -> int:
     action = "ls" if args.action == "list" else args.action
-    counts = {"add": 1, "show": 1, "head": 1, "grant": 2}
+    counts = {"add": 1, "show": 1, "head": 1, "grant": 2, "source": 1}
     if (action in counts and len(args.words) != counts[action]) or (action == "revoke" and not args.words):
+        raise UsageError(f"write it as: coterie data {_USAGE[action]}")
+    if action == "source" and not (args.type and args.settings):
         raise UsageError(f"write it as: coterie data {_USAGE[action]}")
     if action == "ls" and args.words:
         raise UsageError("`coterie data ls` takes no names; `coterie data show ID` shows one table")
@@ -146,9 +171,11 @@ async def _add(opened: DataAccess, args: argparse.Namespace, app: App) -> int:
     if args.source:
         uri, source = word, args.source
     else:
-        uri, source = await asyncio.to_thread(_bring_in, word, opened, app), DEFAULT_SOURCE
+        with working(app, Path(word).name, "copying", done="copied", quiet=args.output != "table"):
+            uri, source = await asyncio.to_thread(_bring_in, word, opened, app), DEFAULT_SOURCE
     name = args.id or _name_of(word)
-    spec = await opened.register(name, uri, source)
+    with working(app, f"table {name}", "reading its columns", done="registered", quiet=args.output != "table"):
+        spec = await opened.register(name, uri, source)
     if args.output != "table":
         app.write(as_text({"id": name, **spec}, args.output))
         return 0
@@ -211,21 +238,14 @@ def _plain(value: object) -> object:
 
 async def _grant(opened: DataAccess, args: argparse.Namespace, app: App) -> int:
     data, to = args.words
-    limit: Object = {}
-    if args.columns:
-        limit["inputConfig"] = limits.columns_limit([each for each in args.columns.split(",") if each])
-    if args.count:
-        limit["useCount"] = args.count
-    if args.life:
-        limit["expirationTime"] = rfc3339(SYSTEM_CLOCK.now() + timedelta(seconds=args.life))
-    if args.component:
-        limit["components"] = args.component
-    if args.metadata:
-        limit["grantMode"] = [METADATA]
-    taken = {each.metadata.name for each in await opened.grants()}
-    name = next(
-        name for at in range(1, len(taken) + 2) if (name := f"{data}-{to}" + (f"-{at}" if at > 1 else "")) not in taken
+    limit = grant_entries.limit_of(
+        [each for each in args.columns.split(",") if each],
+        uses=args.count,
+        until=SYSTEM_CLOCK.now() + timedelta(seconds=args.life) if args.life else None,
+        components=args.component,
+        metadata_only=args.metadata,
     )
+    name = grant_entries.name_for(data, to, {each.metadata.name for each in await opened.grants()})
     spec: Object = {"domainDataID": data, "grantDomain": to, **({"limit": limit} if limit else {})}
     await opened.catalogue.create_grant(name, spec)
     made = await opened.catalogue.grant(name)
@@ -272,6 +292,24 @@ async def _uses(opened: DataAccess, args: argparse.Namespace, app: App) -> int:
     return 0
 
 
+async def _source(opened: DataAccess, args: argparse.Namespace, app: App) -> int:
+    settings = await asyncio.to_thread(source_settings, app.cwd / args.settings)
+    changed = await opened.put_source(args.words[0], args.type, settings)
+    app.say(f"{opened.domain} has data source {args.words[0]} of type {args.type}{' (replaced)' if changed else ''}")
+    return 0
+
+
+def source_settings(file: Path) -> Object:
+    """Errors do not quote the file, which holds secrets."""
+    try:
+        found = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise CliError(f"Error: {file} has no settings: write names with their values, as JSON or YAML")
+    return found
+
+
 def _limits(grant: DomainDataGrant) -> str:
     limit, only = grant.limit, limits.granted_columns(grant)
     found = [f"columns {','.join(sorted(only))}"] if only is not None else []
@@ -303,4 +341,5 @@ _RUN: dict[str, Callable[[DataAccess, argparse.Namespace, App], Awaitable[int]]]
     "grant": _grant,
     "revoke": _revoke,
     "uses": _uses,
+    "source": _source,
 }

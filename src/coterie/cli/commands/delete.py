@@ -14,6 +14,7 @@ from coterie.cli.app import App, UsageError
 from coterie.cli.error_messages import refusal
 from coterie.cli.listing import JSON, ListQuery, fetch
 from coterie.cli.manifests import Manifest
+from coterie.cli.progress import working
 from coterie.cli.resource_arguments import kind_name
 from coterie.cli.session import CliSession
 from coterie.kube.api.errors import ApiError, NotFound
@@ -96,6 +97,7 @@ def arguments(parser: options.Parser) -> None:
         help="name: print kind/name only",
     )
     options.connection_options(parser)
+    parser.complete(words="objects")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -138,7 +140,7 @@ async def _delete(session: CliSession, args: argparse.Namespace, found: Sequence
         if uid:
             waiting.append((victim, uid))
     if args.wait and args.dry_run == "none":
-        failed = await _wait(session, waiting, args.timeout) or failed
+        failed = await _wait(session, waiting, args.timeout, quiet=args.output != "table") or failed
     return failed
 
 
@@ -185,7 +187,9 @@ async def _delete_one(session: CliSession, args: argparse.Namespace, target: _De
     return str(answer["metadata"].get("uid") or "")
 
 
-async def _wait(session: CliSession, waiting: Sequence[tuple[_DeletionTarget, str]], timeout: float) -> int:
+async def _wait(
+    session: CliSession, waiting: Sequence[tuple[_DeletionTarget, str]], timeout: float, *, quiet: bool
+) -> int:
     deadline = time.monotonic() + timeout
     for victim, uid in waiting:
 
@@ -195,7 +199,8 @@ async def _wait(session: CliSession, waiting: Sequence[tuple[_DeletionTarget, st
         kind = Kind.dynamic(victim.resource)
         try:
             left = max(0.1, deadline - time.monotonic())
-            await wait_for(session.client, kind, victim.name, victim.namespace, gone, left)
+            with working(session.app, victim.label, "waiting until it is gone", done="gone", quiet=quiet):
+                await wait_for(session.client, kind, victim.name, victim.namespace, gone, left)
         except TimeoutError:
             session.app.warn(await _why_still_there(session, victim, timeout))
             return 1

@@ -27,6 +27,7 @@ from coterie.cli.commands.kubectl import find_kubectl
 from coterie.cli.demo_script import DeferredSignals, DemoScript, interrupted
 from coterie.cli.listing import TABLE, ListQuery, changes
 from coterie.cli.main import main
+from coterie.cli.progress import working
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.engines.psi.task import PROTOCOLS
@@ -36,7 +37,9 @@ from coterie.kube.agent.runtimes.protocol import RuntimeFailure
 from coterie.kube.api.types.apps import DEPLOYMENTS
 from coterie.kube.api.types.batch import JOBS
 from coterie.kube.api.types.kind import Kind
+from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import config as node_config
+from coterie.node.config import NodeSettings
 
 HELP = """
 Run a demonstration: start a node in a temporary directory, run pods, kill and restart the node while the pods keep
@@ -48,6 +51,7 @@ Examples:
   coterie demo
   coterie demo psi
   coterie demo psi --rows 1000000 --protocol ECDH -o json
+  coterie demo psi --console # with links to the consoles; it stays until Ctrl-C
   coterie demo --keep        # leave it running, for use with coterie or kubectl
 """
 _DOMAIN = "demo"
@@ -69,13 +73,22 @@ def arguments(parser: Parser) -> None:
     psi.add_argument("--protocol", choices=PROTOCOLS, default="RR22", metavar="NAME", help="RR22, KKRT or ECDH")
     options.output_option(parser, ("table", "json"))
     parser.add_argument("--keep", action="store_true", help="leave it running and print how to stop it")
+    parser.add_argument(
+        "--console",
+        action="store_true",
+        help="print links to the consoles, open one where there is a desktop, and stay until Ctrl-C",
+    )
 
 
 def run(args: argparse.Namespace, app: App) -> int:
+    if args.console and args.output != "table":
+        raise UsageError("--console is for people: leave -o json out")
     if args.what == "psi":
         if args.rows < 2:
             raise UsageError("--rows is at least 2")
-        demo_options = psi_demo.PsiDemoOptions(args.rows, args.protocol, json=args.output == "json", keep=args.keep)
+        demo_options = psi_demo.PsiDemoOptions(
+            args.rows, args.protocol, json=args.output == "json", keep=args.keep, console=args.console
+        )
         return psi_demo.run(demo_options, app, main)
     if args.output != "table":
         raise UsageError("-o json is for `coterie demo psi`")
@@ -86,6 +99,8 @@ def run(args: argparse.Namespace, app: App) -> int:
     try:
         demo.start()
         demo.show_network()
+        if args.console:
+            demo.show_console([demo.node()], demo.folder, wait=not args.keep)
         kept = args.keep
     finally:
         if not kept:
@@ -240,10 +255,14 @@ class _SampleDemo(DemoScript):
             with DeferredSignals():
                 background.start(self.paths, self.app.environ)
                 runner.get_loop()  # a loop that is interrupted while it is made complains for ever after
-            runner.run(self._until_ready(since))
+            with working(self.app, "node", "starting"):
+                runner.run(self._until_ready(since))
+
+    def node(self) -> NodeSettings:
+        return node_config.load(background.config_file(self.paths), root=self.folder)
 
     async def _until_ready(self, since: datetime) -> None:
-        node = node_config.load(background.config_file(self.paths), root=self.folder)
+        node = self.node()
         deadline = time.monotonic() + _TIMEOUT
         while not await node_health.is_ready(node, node, since):
             if not background.running(self.paths):
@@ -273,6 +292,7 @@ class _SampleDemo(DemoScript):
                 asyncio.run(halt_node(self.paths.run, _NODE, 1.0, forget=True))
             except RuntimeFailure as problem:
                 self.app.warn(f"Pods of the demo may still run: {problem}")
+            remove_tree(GatewayPaths.of(self.paths).run)  # sockets of a deep folder lie elsewhere
 
 
 async def _pods_are_done(session: CliSession) -> int:

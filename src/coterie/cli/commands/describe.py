@@ -37,6 +37,7 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("-l", "--selector", metavar="SELECTOR", default="", help="only objects with these labels")
     parser.add_argument("--no-events", action="store_true", help="omit the events")
     options.connection_options(parser)
+    parser.complete(words="objects")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

@@ -14,6 +14,7 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError
 from coterie.cli.diagnosis.bundle import SupportBundle, bundle_name
 from coterie.cli.diagnosis.domain_choice import chosen_home
+from coterie.cli.progress import working
 from coterie.node import config
 from coterie.node.config import NodeSettings
 from coterie.node.config.document import read
@@ -46,7 +47,8 @@ def run(args: argparse.Namespace, app: App) -> int:
     document, settings, nodes = _configuration(root, home.home.name, path)
     now = SYSTEM_CLOCK.now()
     bundle = SupportBundle(home, document, settings, nodes, SYSTEM_CLOCK)
-    asyncio.run(bundle.collect())
+    with working(app, home.home.name, "collecting configuration, objects and logs", done="collected"):
+        asyncio.run(bundle.collect())
     target = app.cwd / (args.file or bundle_name(home.home.name, now))
     try:
         bundle.write(target)

@@ -10,11 +10,12 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError
 from coterie.cli.diagnosis.links_command import aim, diagnose_links, link_options
 from coterie.cli.diagnosis.model import needs_of_job
-from coterie.cli.jobs.follow import JOBS, typed
 from coterie.cli.session import CliSession
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.meta import Object
-from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, AppImage, KusciaJob
+from coterie.kuscia.api.engine_versions import images_named
+from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, KusciaJob
+from coterie.kuscia.control.job_snapshots import JOBS, typed
 
 HELP = """
 Check a job before it starts, or one that exists: every link between parties of the same task (as `coterie diagnose
@@ -32,6 +33,7 @@ Examples:
 def arguments(parser: options.Parser) -> None:
     parser.add_argument("job", metavar="FILE|JOB", help="YAML or JSON file with a KusciaJob, or the name of a job")
     link_options(parser)
+    parser.complete(job="jobs|files")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -43,12 +45,8 @@ def run(args: argparse.Namespace, app: App) -> int:
 
 async def _diagnose(session: CliSession, args: argparse.Namespace, given: KusciaJob | None) -> int:
     job = given if given is not None else await _from_server(session, args.job)
-    images: dict[str, AppImage] = {}
-    for name in {task.app_image for task in job.spec.tasks}:
-        try:
-            images[name] = await session.client.get(APP_IMAGES, name)
-        except NotFound:
-            continue
+    known = {each.metadata.name: each for each in (await session.client.list(APP_IMAGES)).items}
+    images = images_named((task.app_image for task in job.spec.tasks), known)
     return await diagnose_links(session.app, args, session.client, needs_of_job(job, images))
 
 

@@ -44,6 +44,7 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--all", action="store_true", help="with handshakes and diagnosis between gateways")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(task="tasks|jobs")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

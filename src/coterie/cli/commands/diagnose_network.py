@@ -31,6 +31,7 @@ Examples:
 def arguments(parser: options.Parser) -> None:
     options.words_argument(parser)
     link_options(parser)
+    parser.complete(words="domains")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

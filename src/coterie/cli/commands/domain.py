@@ -17,12 +17,12 @@ from coterie.cli import background
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_text, plain_table
-from coterie.cli.routes import model
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import NotFound
 from coterie.kube.client import kubeconfig
 from coterie.kuscia.api.types.domain import DOMAINS, RESERVED_DOMAINS, Domain
+from coterie.kuscia.routes import model
 from coterie.node import config
 
 HELP = """
@@ -62,6 +62,7 @@ def arguments(parser: options.Parser) -> None:
     )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(words={"token": ("domains",), "rm": ("domains",)})
 
 
 def run(args: argparse.Namespace, app: App) -> int:

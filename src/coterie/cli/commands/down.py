@@ -11,6 +11,7 @@ from pathlib import Path
 from coterie.cli import arguments as options
 from coterie.cli import background, network
 from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.progress import working
 from coterie.cli.session import root_of
 from coterie.kube.agent.images.store import remove_tree
 from coterie.kube.agent.runtimes.halt_node import halt_node
@@ -56,20 +57,25 @@ def run(args: argparse.Namespace, app: App) -> int:
     if not nodes:
         app.say(f"There is no network under {root}.")
         return 0
-    try:
-        ran = background.stop([node.paths for node in nodes], _NODE_GRACE)
-    except PermissionError as problem:
-        raise CliError(f"Error: {problem}; run this as the user who started it") from problem
-    _refuse_foreign_nodes(nodes)
-    asyncio.run(_stop_gateways(nodes))
     pods: dict[str, int] = {}
-    if not args.keep_pods:
-        pods = asyncio.run(_stop_pods(nodes, args.grace, forget=args.purge))
-    for node in nodes:
+    with working(app, "network", "stopping nodes", done="stopped") as step:
+        try:
+            ran = background.stop([node.paths for node in nodes], _NODE_GRACE)
+        except PermissionError as problem:
+            raise CliError(f"Error: {problem}; run this as the user who started it") from problem
+        _refuse_foreign_nodes(nodes)
+        step.update("stopping gateways")
+        asyncio.run(_stop_gateways(nodes))
+        if not args.keep_pods:
+            step.update("stopping pods")
+            pods = asyncio.run(_stop_pods(nodes, args.grace, forget=args.purge))
         if args.purge:
-            # Sockets of a deep root lie elsewhere.
-            remove_tree(GatewayPaths.of(node.paths).run)
-            remove_tree(node.paths.home)
+            step.update("removing files")
+            for node in nodes:
+                # Sockets of a deep root lie elsewhere.
+                remove_tree(GatewayPaths.of(node.paths).run)
+                remove_tree(node.paths.home)
+    for node in nodes:
         app.say(_summary(node.domain, node.paths in ran, pods.get(node.domain, 0), args.purge))
     if args.purge:
         _remove_if_empty(root)

@@ -36,6 +36,7 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("-i", "--stdin", action="store_true", help="pass standard input to the command")
     parser.add_argument("-t", "--tty", action="store_true", help="allocate a terminal")
     options.connection_options(parser)
+    parser.complete(words="pods", container="containers")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

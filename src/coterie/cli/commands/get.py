@@ -58,6 +58,7 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--show-managed-fields", action="store_true", help="include managedFields in json and yaml")
     parser.add_argument("--ignore-not-found", action="store_true", help="do not fail if an object does not exist")
     options.connection_options(parser)
+    parser.complete(words="objects")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

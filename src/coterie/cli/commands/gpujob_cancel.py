@@ -8,6 +8,7 @@ from coterie.cli import arguments as options
 from coterie.cli import gpu_jobs
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError
+from coterie.cli.progress import working
 from coterie.cli.session import CliSession
 from coterie.gpujobs.types import GPU_JOBS
 from coterie.kube.client.wait import wait_for
@@ -32,6 +33,7 @@ def arguments(parser: options.Parser) -> None:
     )
     options.namespace_option(parser)
     options.connection_options(parser)
+    parser.complete(names="gpu-jobs")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -47,9 +49,15 @@ async def _cancel(session: CliSession, args: argparse.Namespace) -> int:
         await session.client.patch(GPU_JOBS, name, session.namespace, {"spec": {"cancel": True}})
     for name in args.names if args.wait else ():
         try:
-            await wait_for(
-                session.client, GPU_JOBS, name, session.namespace, lambda job: job is None or job.finished, args.timeout
-            )
+            with working(session.app, f"gpujob {name}", "waiting for its end", done="ended"):
+                await wait_for(
+                    session.client,
+                    GPU_JOBS,
+                    name,
+                    session.namespace,
+                    lambda job: job is None or job.finished,
+                    args.timeout,
+                )
         except TimeoutError as error:
             job = await gpu_jobs.find(session, name)
             raise CliError(

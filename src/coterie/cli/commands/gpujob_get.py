@@ -37,6 +37,7 @@ def arguments(parser: options.Parser) -> None:
     options.output_option(parser, ("table", "json", "yaml"))
     options.namespace_option(parser)
     options.connection_options(parser)
+    parser.complete(name="gpu-jobs")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

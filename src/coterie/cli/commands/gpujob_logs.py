@@ -26,6 +26,7 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="follow until the job ends")
     options.namespace_option(parser)
     options.connection_options(parser)
+    parser.complete(name="gpu-jobs")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

@@ -9,11 +9,11 @@ from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App
 from coterie.cli.output import as_list, as_text, plain_table, without_managed_fields
-from coterie.cli.routes.model import age_text
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.gpujobs.types import GPU_JOBS, GpuJob
 from coterie.kube.api.meta import is_true
+from coterie.kuscia.routes.model import age_text
 
 HELP = """
 List GPU jobs, oldest first: phase, where they run, GPU seconds used. A phase with a question mark may be old: the cluster

@@ -69,6 +69,7 @@ def arguments(parser: options.Parser) -> None:
     options.namespace_option(parser)
     options.command_argument(parser)
     options.connection_options(parser)
+    parser.complete(config_map="config-maps", domain_data="tables", cluster="slurm-clusters")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

@@ -19,6 +19,7 @@ from coterie.base.secret import SecretValue
 from coterie.cli import arguments as options
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_text, plain_table
+from coterie.cli.progress import WorkStep, working
 from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
 from coterie.kube.agent.images import archive, export
@@ -33,8 +34,8 @@ from coterie.kube.agent.images.store import ImageStore
 HELP = """
 Manage the images on this machine. An image is either a host environment (a command that is installed on this machine)
 or a root file system from an archive or a directory. Built in are coterie/host (the programs of this machine, for any
-command) and coterie/python (the Python interpreter that runs Coterie). A node pulls images by itself only with
-image.pullPolicy: remote in its configuration.
+command), coterie/python (the Python interpreter that runs Coterie) and coterie-actor (the same for functions). A node
+pulls images by itself only with image.pullPolicy: remote in its configuration.
 
   ls                    list images
   add NAME              create an image from a command (--command) or a directory (--rootfs)
@@ -49,6 +50,7 @@ Examples:
   coterie image ls
   coterie image add engine:1.0 --command /opt/engine/bin/python --arg=-m --arg=engine --env THREADS=4
   coterie image add engine:1.1 --command /opt/engine/bin/python --visible /opt/models
+  coterie image add actor:1.0 --command /opt/venv/bin/python --arg=-m --arg=coterie.engines.actor --preload pandas
   coterie image add alpine:3.20 --rootfs /srv/alpine
   coterie image load secretflow.tar
   coterie image pull registry.example/team/engine:1.0
@@ -84,6 +86,13 @@ def arguments(parser: options.Parser) -> None:
         default=[],
         help="file or directory of this machine that containers of the program may read; may be repeated",
     )
+    make.add_argument(
+        "--preload",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="Python module that the node imports ahead of the containers, so that they start fast; may be repeated",
+    )
     make.add_argument("--rootfs", metavar="DIR", default="", help="unpacked root file system, used in place")
     take = parser.add_argument_group("for load")
     take.add_argument("-i", "--input", metavar="FILE", default="", help="archive file, as in docker load")
@@ -108,6 +117,7 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--store", metavar="DIR", default="", help="image store (default: var/images of the domain)")
     options.output_option(parser, ("table", "json", "yaml", "name"))
     options.connection_options(parser)
+    parser.complete(words={"load": ("files",)})
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -171,6 +181,7 @@ def _entry(image: StoredImage) -> dict[str, object]:
         "user": image.user,
         "directory": image.directory,
         "visible": list(image.visible),
+        "preload": list(image.preload),
         "digest": image.manifest,
     }
     return entry | {key: value for key, value in details.items() if value}
@@ -197,6 +208,8 @@ def _add(args: argparse.Namespace, app: App, store: ImageStore) -> None:
     command = (args.command,) if args.command else ()
     if args.visible and (args.rootfs or not command):
         raise UsageError("--visible is for a host environment (--command): a file system of its own has its own files")
+    if args.preload and (args.rootfs or not command):
+        raise UsageError("--preload is for a host environment (--command): the node imports nothing of other images")
     if args.rootfs:
         directory = app.cwd / Path(args.rootfs).expanduser()
         image = store.add_rootfs(name, directory, command=command, args=args.arg, env=env, workdir=args.workdir)
@@ -204,7 +217,15 @@ def _add(args: argparse.Namespace, app: App, store: ImageStore) -> None:
         if not _executable(args.command, app):
             app.warn(f"Warning: there is no program {args.command} on this machine yet")
         visible = [str(app.cwd / Path(path).expanduser()) for path in args.visible]
-        image = store.add_host(name, command, args=args.arg, env=env, workdir=args.workdir, visible=visible)
+        image = store.add_host(
+            name,
+            command,
+            args=args.arg,
+            env=env,
+            workdir=args.workdir,
+            visible=visible,
+            preload=args.preload,
+        )
     else:
         raise UsageError("say what the image is: --command PATH for a host environment, --rootfs DIR for a file system")
     app.say(f"added {image.name} ({image.kind})")
@@ -218,8 +239,11 @@ def _load(args: argparse.Namespace, app: App, store: ImageStore) -> None:
     names = [*args.words, *([args.input] if args.input else [])]
     if len(names) > 1:
         raise UsageError("load takes one archive")
-    with _archive(names[0] if names else "-", app) as file:
-        for image in archive.load(store, file, args.name):
+    name = names[0] if names else "-"
+    with _archive(name, app) as file:
+        with working(app, Path(name).name, "unpacking", done="loaded", quiet=args.output != "table"):
+            loaded = list(archive.load(store, file, args.name))
+        for image in loaded:
             app.say(f"loaded {image.name} ({human_size(image.size)})")
 
 
@@ -252,7 +276,8 @@ def _pull(args: argparse.Namespace, app: App, store: ImageStore) -> None:
             ConfiguredRegistry("", replace(RegistryEndpoint.of(wanted.registry), ca_file=args.ca_file), mirrors)
         ] if wanted.registry else []  # fmt: skip
         sources = PullSettings(remote=True, registries=tuple(own)).sources(wanted, known)
-        image = pulling.pull(store, wanted, sources, progress=_show_progress(app), pause=_wait)
+        with working(app, word, "asking the registry", done="pulled", quiet=args.output != "table") as step:
+            image = pulling.pull(store, wanted, sources, progress=_show_progress(step), pause=_wait)
         app.say(f"pulled {image.name} ({human_size(image.size)}) {image.manifest}")
 
 
@@ -268,18 +293,13 @@ def _wait(attempt: int) -> None:
     time.sleep(min(8.0, 0.5 * 2**attempt))
 
 
-def _show_progress(app: App) -> pulling.Progress:
-    """One line that grows, on a terminal; nothing in a log."""
-    if not app.err.isatty():
-        return lambda digest, done, total: None
+def _show_progress(step: WorkStep) -> pulling.Progress:
     parts: dict[str, tuple[int, int]] = {}
 
     def show(digest: str, done: int, total: int) -> None:
         parts[digest] = (done, total)
         here, all_ = (sum(values) for values in zip(*parts.values(), strict=True))
-        end = "\r" if here < all_ else "\n"
-        app.err.write(f"  {human_size(here)} of {human_size(all_)} in {len(parts)} layers{end}")
-        app.err.flush()
+        step.update(f"{human_size(here)} of {human_size(all_)} in {len(parts)} layers", here / all_ if all_ else None)
 
     return show
 
@@ -309,7 +329,7 @@ def _save(args: argparse.Namespace, app: App, store: ImageStore) -> None:
         target = app.cwd / Path(args.to).expanduser()
         aside = target.with_name(f".{target.name}.part")
         try:
-            with aside.open("wb") as file:
+            with aside.open("wb") as file, working(app, target.name, "writing", done="written"):
                 saved = export.save(store, images, file, args.format)
             aside.replace(target)
         finally:

@@ -101,6 +101,9 @@ def arguments(parser: Parser) -> None:
         help="not supported: objects are stored in a local file",
     )
     add("--enable-workload-approve", action="store_true", help="jobs of partners need approval here")
+    parser.complete(
+        protocol=("MTLS", "TLS", "NOTLS"), runtime=("runp", "runc"), log_level=("DEBUG", "INFO", "WARN", "ERROR")
+    )
 
 
 def run(args: argparse.Namespace, app: App) -> int:

@@ -22,7 +22,7 @@ _SETTINGS = {
     "masterEndpoint": "Gateway of the master, and the one-time deploy token from the master.",
     "liteDeployToken": "",
     "join": "Join file from `coterie node add`; it contains a private key.",
-    "datastoreEndpoint": "Database for the objects.",
+    "datastoreEndpoint": "Database for the objects (Kuscia's name of `store`).",
     "runtime": "Container runtime: runp (confined processes).",
     "enableWorkloadApprove": "All jobs and deployments of partners wait for approval here.",
 }
@@ -48,6 +48,10 @@ _COMMON = """\
 #   upstream: []
 """
 _API = """
+# Where the objects are stored; default: a file below `root`. postgresql://user@host/database?passwordFile=/file and
+# etcd://host:2379/prefix can be shared by several control planes.
+# store: ""
+
 # The Kubernetes API of this node.
 # apiServer:
 #   host: 127.0.0.1          # listen address; 0.0.0.0 for all

@@ -7,8 +7,9 @@ import argparse
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.jobs.follow import JOBS, find, typed
+from coterie.cli.jobs.follow import find
 from coterie.cli.output import as_text, without_managed_fields
+from coterie.cli.progress import working
 from coterie.cli.session import CliSession
 from coterie.kube.api.errors import Conflict
 from coterie.kube.api.meta import Object
@@ -16,6 +17,7 @@ from coterie.kube.client.client import retry_on_conflict
 from coterie.kube.client.wait import wait_for
 from coterie.kuscia.api.jobs.commands import NEW, approval_patch, approvers, initiates, unanswered
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, JobPhase, KusciaJob
+from coterie.kuscia.control.job_snapshots import JOBS, typed
 
 HELP = """
 Accept or reject a job that a partner started and that waits for approval. `coterie job show` shows its parties and
@@ -25,7 +27,7 @@ Examples:
   coterie job ls --phase AwaitingApproval
   coterie job show common-customers
   coterie job approve common-customers
-  coterie job approve common-customers --reject
+  coterie job approve common-customers --reject --reason "not before the contract is signed"
   coterie job approve common-customers --as bob     # for one of several domains of this control plane
 """
 
@@ -33,6 +35,9 @@ Examples:
 def arguments(parser: options.Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the job")
     parser.add_argument("--reject", action="store_true", help="reject the job")
+    parser.add_argument(
+        "--reason", metavar="TEXT", default="", help="with --reject: why; the partner who started the job sees it"
+    )
     parser.add_argument("--as", dest="party", metavar="ID", default="", help="approve for this domain only")
     parser.add_argument(
         "--wait",
@@ -45,6 +50,7 @@ def arguments(parser: options.Parser) -> None:
     )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(name="jobs", party="job-parties")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -81,7 +87,10 @@ async def _answer(session: CliSession, args: argparse.Namespace) -> tuple[str, .
     if args.party and args.party not in parties:
         raise UsageError(f"--as: {args.party} is not asked here; choose one of {', '.join(parties)}")
     chosen = (args.party,) if args.party else parties
-    await session.client.patch_status(JOBS, args.name, CROSS_DOMAIN, approval_patch(job, chosen, reject=args.reject))
+    if args.reason and not args.reject:
+        raise UsageError("--reason: goes with --reject")
+    patch = approval_patch(job, chosen, reject=args.reject, reason=args.reason)
+    await session.client.patch_status(JOBS, args.name, CROSS_DOMAIN, patch)
     return chosen
 
 
@@ -97,7 +106,8 @@ async def _settled(session: CliSession, args: argparse.Namespace) -> Object:
         return not args.reject and bool(unanswered(typed_job))
 
     try:
-        job = await wait_for(session.client, JOBS, args.name, CROSS_DOMAIN, gone_on, args.timeout)
+        with working(session.app, f"job {args.name}", "waiting for its controller", quiet=args.output != "table"):
+            job = await wait_for(session.client, JOBS, args.name, CROSS_DOMAIN, gone_on, args.timeout)
     except TimeoutError as error:
         raise CliError(
             f"Error: the answer is given, but the job did not move within {args.timeout:g} s; "

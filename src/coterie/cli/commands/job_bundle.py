@@ -19,10 +19,10 @@ from coterie.cli import log_requests as requests
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError
 from coterie.cli.jobs.bundle import MOST_LINES, BundleContent, belongs, bundle_files, write_archive
-from coterie.cli.jobs.follow import JobSnapshot, fetch_snapshot
+from coterie.cli.jobs.follow import fetch_snapshot
 from coterie.cli.jobs.log_search import collect
 from coterie.cli.jobs.logs import elsewhere
-from coterie.cli.routes import check, probe
+from coterie.cli.progress import working
 from coterie.cli.session import CliSession, root_of
 from coterie.kube.api.errors import ApiError
 from coterie.kube.api.meta import Object
@@ -37,10 +37,12 @@ from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_TASKS,
 from coterie.kuscia.api.types.log_request import LogRequest
 from coterie.kuscia.api.types.partner_policy import PARTNER_POLICIES
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
+from coterie.kuscia.control.job_snapshots import JobSnapshot
 from coterie.kuscia.control.task_logs import ApiTaskLogs
 from coterie.kuscia.gateway.admin import Admin, AdminError
 from coterie.kuscia.gateway.envoy import EnvoySettings
 from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.kuscia.routes import check, probe
 
 HELP = """
 Write all about a job into one archive: objects, events, logs of the own parties, logs of partners as far as they
@@ -66,6 +68,7 @@ def arguments(parser: options.Parser) -> None:
         "--wait", metavar="TIME", type=options.seconds, default=120.0, help="for their answers (default: 2m)"
     )
     options.connection_options(parser)
+    parser.complete(name="jobs")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -77,7 +80,8 @@ async def _bundle(session: CliSession, args: argparse.Namespace) -> int:
     partners = elsewhere(snapshot.job)
     if args.ask:
         await _ask(session, args, partners)
-    content = await _Collector(session, snapshot, partners, root_of(args, session.app)).collect()
+    with working(session.app, f"job {args.name}", "collecting objects, events and logs", done="collected"):
+        content = await _Collector(session, snapshot, partners, root_of(args, session.app)).collect()
     files = bundle_files(content)
     name = f"{args.name}-bundle"
     target = _write(session.app, args.output or f"{name}.tar.gz", write_archive(files, name, content.made))
@@ -107,9 +111,11 @@ async def _ask(session: CliSession, args: argparse.Namespace, partners: Sequence
         for each in partners
         if each not in answered
     ]
-    for each in made:
-        session.app.warn(f"log request {each.metadata.name} waits for {each.spec.owner}")
-    done = await asyncio.gather(*(requests.wait_for(session, each, requests.is_decided, args.wait) for each in made))
+    owners = ", ".join(each.spec.owner for each in made)
+    with working(session.app, f"logs of {owners}", "waiting for the approval of the partner", done="decided"):
+        done = await asyncio.gather(
+            *(requests.wait_for(session, each, requests.is_decided, args.wait) for each in made)
+        )
     for each in done:
         if each.status.answer is None:
             session.app.warn(printable(f"{each.spec.owner}: {each.status.phase}: {each.status.message}"))
@@ -162,6 +168,8 @@ class _Collector:
     async def _objects(self, name: str, tasks: Sequence[str]) -> list[Object]:
         parties = {*self._own, *self._partners, self._job.spec.initiator}
         images = {task.app_image for task in self._job.spec.tasks}
+        pins = (self._job.status.engine_pins or {}).values()
+        images |= {pin.app_image for parties in pins for pin in parties.values() if pin.app_image}
         out = [self._snapshot.raw]
         for kind, namespace in ((KUSCIA_TASKS, CROSS_DOMAIN), (TASK_RESOURCE_GROUPS, "")):
             out += [each for each in await self._listed(kind.as_dynamic, namespace) if belongs(each, (*tasks, name))]

@@ -9,14 +9,15 @@ from coterie.cli import manifests
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.jobs import graph
-from coterie.cli.jobs.follow import fetch_snapshot, typed
-from coterie.cli.jobs.model import JobState, job_state
-from coterie.cli.jobs.view import safe
+from coterie.cli.jobs.follow import fetch_snapshot
 from coterie.cli.live_display import takes_unicode
 from coterie.cli.output import as_text
 from coterie.cli.session import CliSession
+from coterie.cli.terminal_format import safe
 from coterie.kuscia.api.jobs.graph import circle
+from coterie.kuscia.api.jobs.job_state import JobState, job_state
 from coterie.kuscia.api.types.job import KUSCIA_JOBS, KusciaJob
+from coterie.kuscia.control.job_snapshots import typed
 
 HELP = """
 Draw the task dependencies of a job. With -f, draw a job file before running it. `-o mermaid` prints a diagram that
@@ -35,6 +36,7 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("-f", "--filename", metavar="FILE", default="", help="job file to draw instead")
     options.output_option(parser, ("table", "mermaid", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(name="jobs")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

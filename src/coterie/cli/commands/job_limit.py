@@ -36,6 +36,7 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--task", metavar="ALIAS", default="", help="this task only")
     parser.add_argument("--party", metavar="ID", default="", help="our domain, where several of ours take part")
     options.connection_options(parser)
+    parser.complete(name="jobs", to="job-parties", task="job-tasks", party="job-parties")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

@@ -15,7 +15,7 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.commands.logrequest import follow_request
 from coterie.cli.commands.logs import number_of_lines
-from coterie.cli.jobs.follow import PODS, JobFollower, JobSnapshot, fetch_snapshot
+from coterie.cli.jobs.follow import JobFollower, fetch_snapshot
 from coterie.cli.jobs.log_search import OVERLAP, Followed, collect, json_of, label_of, text_of
 from coterie.cli.jobs.logs import PodOfJob, elsewhere, kept_output, pods_of, read_kept
 from coterie.cli.log_requests import LogAsk, create
@@ -36,6 +36,7 @@ from coterie.kuscia.api.log_query import (
     printable,
 )
 from coterie.kuscia.api.types.job import KusciaJob
+from coterie.kuscia.control.job_snapshots import PODS, JobSnapshot
 from coterie.kuscia.control.task_logs import ApiTaskLogs
 
 HELP = """
@@ -101,6 +102,7 @@ def arguments(parser: options.Parser) -> None:
     )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(name="jobs", task="job-tasks", party="job-parties", source=(*SOURCES, "all"))
 
 
 def run(args: argparse.Namespace, app: App) -> int:

@@ -9,17 +9,18 @@ from collections.abc import Sequence
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App
-from coterie.cli.jobs.follow import JOBS, TASKS, typed
-from coterie.cli.jobs.model import JobState, job_state
-from coterie.cli.jobs.view import LIST_COLUMNS, cut, list_row
+from coterie.cli.jobs.view import LIST_COLUMNS, list_row
 from coterie.cli.output import as_list, as_text, plain_table, without_managed_fields
 from coterie.cli.resource_arguments import kind_name
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.cli.terminal import size_of
+from coterie.cli.terminal_format import cut
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
-from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, STRICT, KusciaJob, KusciaTask
+from coterie.kuscia.api.jobs.job_state import JobState, job_state
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, STRICT, JobPhase, KusciaJob, KusciaTask
+from coterie.kuscia.control.job_snapshots import JOBS, TASKS, typed
 
 HELP = """
 List the jobs of this control plane, newest last: initiator, phase, finished tasks, duration, and a message if there is
@@ -40,6 +41,7 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--no-headers", action="store_true", help="omit the header line")
     options.output_option(parser)
     options.connection_options(parser)
+    parser.complete(phase=tuple(JobPhase))
 
 
 def run(args: argparse.Namespace, app: App) -> int:

@@ -8,12 +8,14 @@ import time
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError
-from coterie.cli.jobs.follow import JOBS, find, typed
-from coterie.cli.jobs.model import job_state
+from coterie.cli.jobs.follow import find
+from coterie.cli.progress import working
 from coterie.cli.session import CliSession
 from coterie.kube.api.errors import NotFound
 from coterie.kube.client.wait import wait_until_gone
+from coterie.kuscia.api.jobs.job_state import job_state
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KusciaJob
+from coterie.kuscia.control.job_snapshots import JOBS, typed
 
 HELP = """
 Delete jobs with their tasks and pods, at all parties. A job that has not ended is only deleted with --force. To end a
@@ -37,6 +39,7 @@ def arguments(parser: options.Parser) -> None:
     )
     parser.add_argument("--ignore-not-found", action="store_true", help="do not fail if a job does not exist")
     options.connection_options(parser)
+    parser.complete(names="jobs")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -70,7 +73,9 @@ async def _remove_one(session: CliSession, args: argparse.Namespace, name: str, 
     try:
         await session.client.delete(JOBS, name, CROSS_DOMAIN, uid=job["metadata"]["uid"], propagation="Background")
         if args.wait:
-            await wait_until_gone(session.client, JOBS, name, CROSS_DOMAIN, max(0.1, deadline - time.monotonic()))
+            with working(session.app, f"job {name}", "waiting until its tasks are gone", done="removed"):
+                left = max(0.1, deadline - time.monotonic())
+                await wait_until_gone(session.client, JOBS, name, CROSS_DOMAIN, left)
     except NotFound:
         pass
     except TimeoutError as error:

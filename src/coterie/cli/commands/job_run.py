@@ -3,50 +3,56 @@
 from __future__ import annotations
 
 import argparse
+import math
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from coterie.base.clock import SYSTEM_CLOCK
 from coterie.cli import arguments as options
 from coterie.cli import manifests
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.jobs import chart, live, timeline
-from coterie.cli.jobs.follow import JOBS, JobSnapshot, find
-from coterie.cli.jobs.model import TIMED_OUT, engine_job, with_schedule
+from coterie.cli.jobs import chart, live
+from coterie.cli.jobs.follow import find
+from coterie.cli.jobs.plan_view import EXIT_CODES, plan_lines
 from coterie.cli.manifests import Manifest
 from coterie.cli.output import as_text, without_managed_fields
 from coterie.cli.resource_arguments import kind_name
 from coterie.cli.session import CliSession
-from coterie.kube.api.errors import AlreadyExists, Forbidden
+from coterie.kube.api.errors import AlreadyExists
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind
-from coterie.kube.api.types.nodes import NODES
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.bandwidth import BandwidthError, mbit_up, parse_bits
-from coterie.kuscia.api.bandwidth_capacity import DomainBandwidth, domain_bandwidth, unmet_requests
 from coterie.kuscia.api.domain_ownership import is_own
-from coterie.kuscia.api.jobs.references import reference_problems
-from coterie.kuscia.api.jobs.validation import Problem, job_problems
-from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DOMAINS, Domain
+from coterie.kuscia.api.engine_versions import engine_named
+from coterie.kuscia.api.job_plans import LONGEST_WAIT
+from coterie.kuscia.api.jobs import timeline
+from coterie.kuscia.api.jobs.job_state import TIMED_OUT, engine_job, with_schedule
+from coterie.kuscia.api.jobs.validation import Problem
 from coterie.kuscia.api.types.job import (
-    APP_IMAGES,
     CROSS_DOMAIN,
     KUSCIA_JOBS,
     STALL_FAIL,
     STALL_RESTART,
-    AppImage,
-    KusciaJob,
-    KusciaJobSpec,
 )
+from coterie.kuscia.api.types.job_plan import JobOutlook
+from coterie.kuscia.control import job_checks
+from coterie.kuscia.control.job_planning import PlanNotAsked, ask_plan
+from coterie.kuscia.control.job_snapshots import JOBS, JobSnapshot
 
 HELP = """
 Start a job and follow it until it ends. The job comes from a file, or is created from an engine and a list of parties.
 Other objects in the file, such as the AppImage, are applied first. On a terminal the progress of every party is drawn;
 otherwise each change is printed as a line. Ctrl-C detaches: the job keeps running.
+
+--dry-run=plan starts nothing: all parties say whether they would approve the job, which tables, grants and engine
+it would use, and where it would be placed. Exit status then: 0 it would run, 1 it would not, 3 it would wait or a
+party gave no answer.
 
 Exit status: 0 Succeeded, 1 Failed, 3 Cancelled or rejected, 124 not ended within --timeout, 130 interrupted (Ctrl-C).
 
@@ -61,14 +67,16 @@ Examples:
   coterie job run --engine psi --parties alice,bob --input @psi.json --retry 2 --retry-backoff 30s
   coterie job run job.yaml --stall-seconds 600 --stall-action restart
   coterie job run --engine sample --parties alice,bob --dry-run -o yaml   # only print the job
+  coterie job run job.yaml --dry-run=plan          # ask all parties what would become of it
 """
 _SUFFIX_BYTES = 3
+_PRINT, _PLAN = "print", "plan"
 
 
 def arguments(parser: options.Parser) -> None:
     parser.add_argument("file", nargs="?", default="", metavar="FILE", help="YAML or JSON file; - for standard input")
     make = parser.add_argument_group("a job from an engine")
-    make.add_argument("--engine", metavar="NAME", default="", help="AppImage of the engine (see `coterie engine ls`)")
+    make.add_argument("--engine", metavar="NAME", default="", help='AppImage, or an engine with a range: "psi>=0.9,<1"')
     make.add_argument("--parties", metavar="IDS", default="", help="domains that take part, e.g. alice,bob")
     make.add_argument("--input", metavar="TEXT", default=None, help="input of the engine; @FILE reads it from a file")
     make.add_argument(
@@ -127,12 +135,21 @@ def arguments(parser: options.Parser) -> None:
     )
     parser.add_argument("--timeline", action="store_true", help="measure, and print a timeline at the end")
     parser.add_argument("--svg", metavar="FILE", default="", help="write the timeline as an SVG file")
-    parser.add_argument("--dry-run", action="store_true", help="print the job without creating it")
+    parser.add_argument(
+        "--dry-run",
+        nargs="?",
+        const=_PRINT,
+        default="",
+        metavar="plan",
+        help="print the job without creating it; with =plan ask all parties what would become of it",
+    )
     options.output_option(parser, ("table", "json", "yaml", "name"))
     options.connection_options(parser)
+    parser.complete(engine="engines", parties="domains,", initiator="domains")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
+    _dry_run(args)
     if bool(args.file) == bool(args.engine):
         raise UsageError("name either a FILE or an engine with --engine; see `coterie job run --help`")
     _schedule(args)  # what is wrong with it is said before anything is asked of the server
@@ -174,6 +191,8 @@ class _Run:
         else:
             job = await _from_engine(session, args)
         job = with_schedule(job, _schedule(args))
+        if args.dry_run == _PLAN:
+            return await self._plan(session, job)
         if args.dry_run:
             app.write(as_text(job, "json" if args.output == "json" else "yaml"))
             return 0
@@ -195,6 +214,34 @@ class _Run:
         elif args.output == "table":
             app.say(f"See it: `coterie job watch {self.created}`")
         return 0
+
+    async def _plan(self, session: CliSession, job: Object) -> int:
+        args, app = self._args, session.app
+        for manifest in self._found:
+            if not _is_job(manifest):
+                app.warn(f"{manifest.kind}/{manifest.name} is not applied in a dry run")
+        try:
+            found = await ask_plan(session.client, job, wait_seconds=math.ceil(args.timeout), clock=SYSTEM_CLOCK)
+        except PlanNotAsked as problem:
+            raise CliError(f"Error: {problem}") from problem
+        if args.output == "table":
+            app.say("\n".join(plan_lines(found)))
+        else:
+            shown = {"job": job["metadata"].get("name", ""), **msgspec.to_builtins(found)}
+            app.write(as_text(shown, args.output))
+        return EXIT_CODES[JobOutlook(found.outlook)]
+
+
+def _dry_run(args: argparse.Namespace) -> None:
+    """`--dry-run FILE` has a value as far as the parser can tell: it is the file."""
+    if args.dry_run not in ("", _PRINT, _PLAN):
+        if args.file or args.engine:
+            raise UsageError(f"--dry-run={args.dry_run}: there are --dry-run and --dry-run=plan")
+        args.file, args.dry_run = args.dry_run, _PRINT
+    if args.dry_run == _PLAN and args.output == "name":
+        raise UsageError("-o name is for jobs that are created; a plan has -o json and -o yaml")
+    if args.dry_run == _PLAN and args.timeout > LONGEST_WAIT:
+        raise UsageError(f"--timeout: a plan is waited for {LONGEST_WAIT} seconds at most")
 
 
 # The job.
@@ -235,7 +282,7 @@ async def _from_engine(session: CliSession, args: argparse.Namespace) -> Object:
     }
     roles = _by_party(args.role, parties, "role", named_only=True)
     initiator = args.initiator or await _first_of_ours(session, parties)
-    name = args.name or f"{args.engine}-{secrets.token_hex(_SUFFIX_BYTES)}"
+    name = args.name or f"{engine_named(args.engine).replace('.', '-')}-{secrets.token_hex(_SUFFIX_BYTES)}"
     text = _input(args.input, session.app)
     return engine_job(name, args.engine, parties, initiator, task_input=text, roles=roles, resources=resources)
 
@@ -299,17 +346,9 @@ def _input(text: str | None, app: App) -> str:
         raise CliError(f"Error: {text[1:]} (from --input) is not text in UTF-8") from error
 
 
-async def _domains(session: CliSession) -> dict[str, Domain] | None:
-    """None when this user may not see them."""
-    try:
-        return {domain.metadata.name: domain for domain in (await session.client.list(DOMAINS)).items}
-    except Forbidden:
-        return None
-
-
 async def _first_of_ours(session: CliSession, parties: Sequence[str]) -> str:
     """A job starts at a domain of this control plane, not at a partner's."""
-    known = await _domains(session) or {}
+    known = await job_checks.visible_domains(session.client) or {}
     return next((party for party in parties if is_own(known.get(party))), parties[0])
 
 
@@ -326,44 +365,10 @@ async def _apply(session: CliSession, manifest: Manifest, *, quiet: bool) -> Non
 
 async def _check(session: CliSession, job: Object) -> None:
     """What the controller would find wrong a moment later, said before anything is created."""
-    try:
-        spec = msgspec.convert(job, KusciaJob, strict=False).spec
-    except msgspec.ValidationError:
-        return  # the server says it better
-    domains = await _domains(session)
-    if domains is None:
-        return
-    try:
-        images: dict[str, AppImage] = {
-            each.metadata.name: each for each in (await session.client.list(APP_IMAGES)).items
-        }
-    except Forbidden:
-        return
-    references = reference_problems(spec, domains, images)
-    unmet = unmet_requests(spec, await _bandwidth(session, spec, domains), images)
-    if problems := [*job_problems(_name_of(job), spec), *references.wrong, *references.missing, *unmet]:
-        lines = "\n  ".join(map(str, problems))
-        raise CliError(f"Error: the job cannot run as it is:\n  {lines}" + _next_steps(references.missing))
-
-
-async def _bandwidth(
-    session: CliSession, spec: KusciaJobSpec, domains: Mapping[str, Domain]
-) -> dict[str, DomainBandwidth]:
-    """Of our domains that take part; nothing where we may not look."""
-    ours = [name for name in spec.party_domains if name in domains and is_own(domains[name])]
-    try:
-        nodes = (await session.client.list(NODES)).items
-        return {
-            name: domain_bandwidth(name, nodes, (await session.client.list(DOMAIN_ROUTES, name)).items) for name in ours
-        }
-    except Forbidden:
-        return {}
-
-
-def _name_of(job: Object) -> str:
-    """The name that the job will have, or one like it where the server makes it."""
-    meta = job["metadata"]
-    return str(meta.get("name") or f"{meta['generateName']}xxxxx")
+    found = await job_checks.check_job(session.client, job)
+    if found.problems:
+        lines = "\n  ".join(map(str, found.problems))
+        raise CliError(f"Error: the job cannot run as it is:\n  {lines}" + _next_steps(found.missing))
 
 
 def _next_steps(missing: Sequence[Problem]) -> str:

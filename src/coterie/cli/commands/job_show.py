@@ -11,17 +11,19 @@ from coterie.base.paths import DomainPaths
 from coterie.base.trace import trace_id
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
-from coterie.cli.app import App
+from coterie.cli.app import App, CliError
 from coterie.cli.bandwidth_view import task_lines
 from coterie.cli.commands.describe import events_about
 from coterie.cli.describe import describe
-from coterie.cli.jobs import chart, live, timeline
-from coterie.cli.jobs.follow import JobSnapshot, fetch_snapshot, fetch_timeline
+from coterie.cli.jobs import chart, live
+from coterie.cli.jobs.follow import fetch_snapshot, fetch_timeline
 from coterie.cli.jobs.recorded_spans import RecordedJob, read_spans, recorded_job
 from coterie.cli.jobs.view import picture
 from coterie.cli.output import as_text, without_managed_fields
 from coterie.cli.session import CliSession
+from coterie.kuscia.api.jobs import timeline
 from coterie.kuscia.api.types.job import KUSCIA_JOBS, JobPhase
+from coterie.kuscia.control.job_snapshots import JobSnapshot
 from coterie.node.trace_file import TRACE_FILE
 
 HELP = """
@@ -34,6 +36,7 @@ domain of this machine that records traces.
 Examples:
   coterie job show common-customers
   coterie job show common-customers --timeline
+  coterie job show common-customers --timeline --task psi
   coterie job show common-customers --svg time.svg     # the timeline as an SVG file
   coterie job show common-customers -o yaml
 """
@@ -42,9 +45,11 @@ Examples:
 def arguments(parser: options.Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the job")
     parser.add_argument("--timeline", action="store_true", help="show the timeline")
+    parser.add_argument("--task", metavar="ALIAS", default="", help="with --timeline: only this task")
     parser.add_argument("--svg", metavar="FILE", default="", help="write the timeline as an SVG file")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(name="jobs")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -83,6 +88,10 @@ def _timeline(app: App, args: argparse.Namespace, seen: JobSnapshot) -> None:
     notes = timeline.wait_notes(seen.job, seen.tasks, seen.events, now)
     times = seen.facts | dict(recorded.moments)
     line = timeline.timeline(seen.job, times, now, exact=recorded.whole, notes=notes, details=recorded.details)
+    if args.task:
+        if args.task not in {task.alias for task in seen.job.spec.tasks}:
+            raise CliError(f"Error: job {args.name} has no task {args.task}")
+        line = timeline.of_task(line, args.task)
     if args.output != "table":
         app.write(as_text(asdict(line), args.output))
     elif args.timeline:

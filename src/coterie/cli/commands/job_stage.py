@@ -7,8 +7,9 @@ import argparse
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.jobs.follow import JOBS, find, typed
+from coterie.cli.jobs.follow import find
 from coterie.cli.output import as_text, without_managed_fields
+from coterie.cli.progress import working
 from coterie.cli.session import CliSession
 from coterie.kube.api.errors import Conflict
 from coterie.kube.api.meta import Object
@@ -16,6 +17,7 @@ from coterie.kube.client.client import retry_on_conflict
 from coterie.kube.client.wait import wait_for
 from coterie.kuscia.api.jobs.commands import carried_out, command_error, command_patch, own_parties
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, JobStage, KusciaJob
+from coterie.kuscia.control.job_snapshots import JOBS, typed
 
 HELP = """
 Send a command to a job. Every party may do so; the other parties receive it and carry it out as well.
@@ -55,6 +57,7 @@ def arguments(parser: options.Parser) -> None:
     )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(name="jobs", trigger="job-parties")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -102,7 +105,8 @@ async def _carried_out(session: CliSession, args: argparse.Namespace, version: i
         return job is None or carried_out(typed(job, KusciaJob), version)
 
     try:
-        job = await wait_for(session.client, JOBS, args.name, CROSS_DOMAIN, done, args.timeout)
+        with working(session.app, f"job {args.name}", "waiting for its parties", quiet=args.output != "table"):
+            job = await wait_for(session.client, JOBS, args.name, CROSS_DOMAIN, done, args.timeout)
     except TimeoutError as error:
         raise CliError(
             f"Error: the command was sent, but no controller carried it out within {args.timeout:g} s; "

@@ -8,9 +8,9 @@ from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App
 from coterie.cli.jobs import live
-from coterie.cli.jobs.model import TIMED_OUT
 from coterie.cli.output import as_text, without_managed_fields
 from coterie.cli.session import CliSession
+from coterie.kuscia.api.jobs.job_state import TIMED_OUT
 
 HELP = """
 Show the progress of a job until it ends: its tasks, their dependencies, and the state of every party. On a terminal the
@@ -38,6 +38,7 @@ def arguments(parser: options.Parser) -> None:
     )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(name="jobs")
 
 
 def run(args: argparse.Namespace, app: App) -> int:

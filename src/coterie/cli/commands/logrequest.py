@@ -11,9 +11,10 @@ from coterie.cli import log_requests as requests
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_list, as_text, plain_table, without_managed_fields
+from coterie.cli.progress import working
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
-from coterie.kuscia.api.log_query import SOURCES, printable
+from coterie.kuscia.api.log_query import ALL_SOURCES, printable
 from coterie.kuscia.api.log_requests import MOST_LINES
 from coterie.kuscia.api.types.log_request import (
     APPROVE,
@@ -66,7 +67,7 @@ def arguments(parser: options.Parser) -> None:
     )
     asking.add_argument("--task", metavar="ALIAS", default="", help="only this task")
     asking.add_argument(
-        "--source", metavar="NAME", action="append", default=[], help=f"{', '.join(SOURCES)} (default: engine)"
+        "--source", metavar="NAME", action="append", default=[], help=f"{', '.join(ALL_SOURCES)} (default: engine)"
     )
     asking.add_argument("--since", metavar="TIME", default="", help="10m, 2h, 1d or a time")
     asking.add_argument("--until", metavar="TIME", default="", help="10m, 2h, 1d or a time")
@@ -91,6 +92,16 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--again", action="store_true", help="for preview: read the logs again")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(
+        words={
+            "create": ("jobs",),
+            **dict.fromkeys(("show", "preview", "approve", "reject", "revoke", "rm"), ("log-requests",)),
+        },
+        party="job-parties",
+        requester="domains",
+        task="job-tasks",
+        source=ALL_SOURCES,
+    )
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -137,8 +148,8 @@ async def follow_request(session: CliSession, made: LogRequest, wait: float | No
         session.app.say(f"log request {name} made; {owner} decides about it")
         session.app.say(f"Next: coterie logrequest show {name}")
         return 0
-    session.app.warn(f"log request {name} waits for {owner}")
-    made = await requests.wait_for(session, made, requests.is_decided, wait)
+    with working(session.app, f"log request {name}", f"waiting for {owner}", done="decided", quiet=output != "table"):
+        made = await requests.wait_for(session, made, requests.is_decided, wait)
     if output != "table":
         await _document(session, made, output)
     elif made.status.phase == LogRequestPhase.ANSWERED:

@@ -45,6 +45,7 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("-p", "--previous", action="store_true", help="logs from before the last restart")
     parser.add_argument("--timestamps", action="store_true", help="print a timestamp before each line")
     options.connection_options(parser)
+    parser.complete(words="pods", container="containers")
 
 
 def number_of_lines(text: str) -> int | None:

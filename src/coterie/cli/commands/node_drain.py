@@ -9,6 +9,7 @@ from coterie.cli.app import App
 from coterie.cli.nodes import lite_domain
 from coterie.cli.nodes.drain import DrainOptions, drain
 from coterie.cli.output import as_text
+from coterie.cli.progress import working
 from coterie.kube.client.client import Client
 
 HELP = """
@@ -61,10 +62,11 @@ def run(args: argparse.Namespace, app: App) -> int:
 
         def say(line: str) -> None:
             evicted.append(line.split()[1])
-            if not quiet:
-                app.say(line)
+            step.print_line(line)
+            step.update(f"{len(evicted)} pods evicted")
 
-        await drain(client, args.name, options_of(args), say, namespace)
+        with working(app, f"node {args.name}", "evicting pods", done="drained", quiet=quiet) as step:
+            await drain(client, args.name, options_of(args), say, namespace)
         if quiet:
             app.write(as_text({"node": args.name, "drained": True, "evicted": sorted(evicted)}, "json"))
         else:

@@ -22,6 +22,7 @@ from coterie.cli.app import App, CliError
 from coterie.cli.error_messages import cli_errors
 from coterie.cli.nodes import local_node
 from coterie.cli.output import as_text
+from coterie.cli.progress import working
 from coterie.cli.session import root_of
 from coterie.kube.api.errors import ApiError, Forbidden, NotFound
 from coterie.kube.api.types.nodes import NODES
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace, app: App) -> int:
         ) from problem
     if running and not quiet:
         app.say(f"{bundle.node} is already running (process {pid}).")
-    with cli_errors(bundle.server):
+    with cli_errors(bundle.server), working(app, f"node {bundle.node}", "starting", done="Ready", quiet=quiet):
         asyncio.run(_until_ready(paths, bundle, since, args.wait))
     if quiet:
         document = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from coterie.cli import arguments as options
 from coterie.cli.app import App, CliError
@@ -14,6 +15,7 @@ from coterie.cli.nodes import local_node
 from coterie.cli.nodes.drain import DrainOptions, drain, pods_on
 from coterie.cli.nodes.local_node import LocalNode
 from coterie.cli.output import as_text
+from coterie.cli.progress import working
 from coterie.kube.api.errors import ApiError, NotFound
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.api.types.pods import PODS
@@ -54,10 +56,13 @@ def run(args: argparse.Namespace, app: App) -> int:
         )
     quiet = args.output != "table"
     wanted = options_of(args)
-    with cli_errors(bundle.server):
-        evicted = asyncio.run(_drained(node, bundle, wanted, app, quiet=quiet))
-    _, pods = local_node.stop(node, float(_STOP_GRACE if wanted.grace_period is None else wanted.grace_period))
-    problem = asyncio.run(deleted(bundle))
+    grace = float(_STOP_GRACE if wanted.grace_period is None else wanted.grace_period)
+    with working(app, f"node {node.name}", "evicting pods", done="stopped", quiet=quiet) as step:
+        with cli_errors(bundle.server):
+            evicted = asyncio.run(_drained(node, bundle, wanted, step.print_line))
+        step.update("stopping")
+        _, pods = local_node.stop(node, grace)
+        problem = asyncio.run(deleted(bundle))
     if quiet:
         document = {"node": node.name, "evicted": evicted, "stopped": pods, "deleted": not problem, "problem": problem}
         app.write(as_text(document, "json"))
@@ -73,7 +78,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     return 0
 
 
-async def _drained(node: LocalNode, bundle: Bundle, wanted: DrainOptions, app: App, *, quiet: bool) -> int:
+async def _drained(node: LocalNode, bundle: Bundle, wanted: DrainOptions, say: Callable[[str], None]) -> int:
     async with local_node.client_of(bundle) as client:
         try:
             await client.get(NODES, node.name)
@@ -84,7 +89,7 @@ async def _drained(node: LocalNode, bundle: Bundle, wanted: DrainOptions, app: A
                 f"Error: the control plane at {bundle.server} cannot be reached ({problem}), so the pods cannot be moved; "
                 "try again later, or remove this node with `coterie node reset`"
             ) from problem
-        return await drain(client, node.name, wanted, (lambda line: None) if quiet else app.say, bundle.namespace)
+        return await drain(client, node.name, wanted, say, bundle.namespace)
 
 
 async def deleted(bundle: Bundle) -> str:

@@ -12,6 +12,7 @@ from coterie.cli.commands.node_leave import deleted
 from coterie.cli.nodes import local_node
 from coterie.cli.nodes.local_node import LocalNode
 from coterie.cli.output import as_text
+from coterie.cli.progress import working
 
 HELP = """
 Remove the node from this machine: stop it and its pods at once, and remove its network devices, rules, mounts, control
@@ -49,15 +50,17 @@ def run(args: argparse.Namespace, app: App) -> int:
     node = local_node.find(args, app)
     if not args.force:
         _ask(node, app)
-    ran, pods = local_node.stop(node, args.grace)
-    problem = asyncio.run(_deleted(node))
-    try:
-        local_node.remove_files(node)
-    except OSError as error:
-        raise CliError(
-            f"Error: {error.filename or node.paths.home}: {error.strerror}; remove it and try again"
-        ) from error
     name = node.name or node.settings.domain
+    with working(app, f"node {name}", "stopping", done="removed", quiet=args.output != "table") as step:
+        ran, pods = local_node.stop(node, args.grace)
+        problem = asyncio.run(_deleted(node))
+        step.update("removing files")
+        try:
+            local_node.remove_files(node)
+        except OSError as error:
+            raise CliError(
+                f"Error: {error.filename or node.paths.home}: {error.strerror}; remove it and try again"
+            ) from error
     if args.output != "table":
         document = {"node": name, "ran": ran, "stopped": pods, "nodeDeleted": not problem, "problem": problem}
         app.write(as_text(document, "json"))

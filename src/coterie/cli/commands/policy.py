@@ -12,7 +12,6 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.jobs.follow import JOBS
 from coterie.cli.output import as_text, plain_table, without_managed_fields
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
@@ -20,13 +19,12 @@ from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Object, find_condition
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kuscia.api import labels
-from coterie.kuscia.api.domain_ownership import is_own, master_of
+from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.commands import approval_patch, approvers
 from coterie.kuscia.api.jobs.conditions import ADMITTED
-from coterie.kuscia.api.log_query import SOURCES
+from coterie.kuscia.api.log_query import ALL_SOURCES
 from coterie.kuscia.api.partner_policy import (
     AdmissionDecision,
-    PartnerRequest,
     Verdict,
     decide,
     is_open,
@@ -34,21 +32,24 @@ from coterie.kuscia.api.partner_policy import (
     policy_of,
     quota_of,
 )
-from coterie.kuscia.api.partner_requests import deployment_digest, deployment_request, job_request
-from coterie.kuscia.api.types.data import DOMAIN_DATAS
+from coterie.kuscia.api.partner_requests import deployment_digest
 from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENTS, KusciaDeployment
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
-from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, JobPhase, KusciaJob
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, JobPhase, KusciaJob
 from coterie.kuscia.api.types.partner_policy import (
     ANY,
     ASK,
     DEPLOYMENT,
     JOB,
     PARTNER_POLICIES,
+    RECORD,
     REFUSE,
+    REQUIRE,
     PartnerPolicy,
     PartnerPolicySpec,
 )
+from coterie.kuscia.control import partner_admission
+from coterie.kuscia.control.job_snapshots import JOBS
 
 HELP = """
 Decide what partners may begin at our domains. A partner without a policy is asked about: each of its jobs and
@@ -115,9 +116,24 @@ def arguments(parser: options.Parser) -> None:
         default="",
         help="RuntimeClass of the partner's pods: bubblewrap, gvisor, ...",
     )
+    rules.add_argument(
+        "--witness",
+        choices=("record", "require"),
+        default="",
+        help="whether tasks start only when the partner cosigned our evidence log",
+    )
+    rules.add_argument(
+        "--plans",
+        choices=("none", "summary", "full"),
+        default="",
+        help="what the partner learns from a dry run (`coterie job run --dry-run=plan`)",
+    )
     logs = parser.add_argument_group("logs, for allow and set: requests of the partner for our log lines")
     logs.add_argument(
-        "--logs", metavar="SOURCES", default="", help="answer without a person: engine,gateway,... (`any`: always ask)"
+        "--logs",
+        metavar="ALL_SOURCES",
+        default="",
+        help="answer without a person: engine,gateway,... (`any`: always ask)",
     )
     logs.add_argument("--logs-lines", metavar="N", default="", help="lines of such an answer (default: 500)")
     logs.add_argument("--logs-per-day", metavar="N", default="", help="such answers in 24 hours (default: 10)")
@@ -137,6 +153,16 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--reject", action="store_true", help="for approve: reject it")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(
+        words={
+            **dict.fromkeys(("show", "allow", "deny", "set", "rm"), ("domains",)),
+            **dict.fromkeys(("explain", "approve"), ("jobs",)),
+        },
+        app_image="engines",
+        tables="tables,",
+        kinds=("job", "deployment"),
+        runtime_class="runtime-classes",
+    )
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -190,6 +216,10 @@ def _changes(args: argparse.Namespace) -> Object:
             out[field] = _number(f"--{field}", text)
     if args.outside:
         out["outside"] = REFUSE if args.outside == "refuse" else ASK
+    if args.witness:
+        out["witness"] = REQUIRE if args.witness == "require" else RECORD
+    if args.plans:
+        out["dryRun"] = args.plans
     return out
 
 
@@ -206,8 +236,8 @@ def _quota_changes(args: argparse.Namespace) -> Object:
 
 def _log_changes(args: argparse.Namespace) -> Object:
     out: Object = _listed([each.strip() for each in args.logs.split(",") if each.strip()], "sources")
-    if unknown := [each for each in out.get("sources") or () if each not in SOURCES]:
-        raise UsageError(f"--logs: {unknown[0]} is unknown; there are {', '.join(SOURCES)}")
+    if unknown := [each for each in out.get("sources") or () if each not in ALL_SOURCES]:
+        raise UsageError(f"--logs: {unknown[0]} is unknown; there are {', '.join(ALL_SOURCES)}")
     for field, option, text in (
         ("maxLines", "--logs-lines", args.logs_lines),
         ("perDay", "--logs-per-day", args.logs_per_day),
@@ -323,6 +353,8 @@ def summary(spec: PartnerPolicySpec) -> str:
     """In one line."""
     outside = "refuses" if spec.outside == REFUSE else "asks about"
     behind = f"; its pods run in {spec.runtime_class}" if spec.runtime_class else ""
+    behind += "; its cosignature is required" if spec.witness == REQUIRE else ""
+    behind += f"; its dry runs: {spec.dry_run}" if spec.dry_run else ""
     if is_open(spec):
         return f"accepts everything{behind}"
     if not spec.app_images:
@@ -429,13 +461,13 @@ async def _find(session: CliSession, word: str) -> KusciaJob | KusciaDeployment:
 
 async def _explain(session: CliSession, args: argparse.Namespace) -> int:
     found = await _find(session, args.words[0])
-    domains = {each.metadata.name: each for each in (await session.client.list(DOMAINS)).items}
+    domains = await partner_admission.domains_by_name(session.client)
     initiator = found.spec.initiator
     what = f"{'job' if isinstance(found, KusciaJob) else 'deployment'} {found.metadata.name}"
     if is_own(domains.get(initiator)):
         raise CliError(f"Error: {what} was begun here, by {initiator}; policies are for what partners begin")
-    policy = await _policy_of(session, initiator, domains)
-    asked = await _asked(session, found, domains)
+    policy = await partner_admission.policy_for(session.client, initiator, domains)
+    asked = (await partner_admission.own_side(session.client, found, domains)).request
     decision = decide(policy.spec if policy is not None else None, asked, SYSTEM_CLOCK.now())
     recorded = _recorded(found)
     if args.output != "table":
@@ -489,36 +521,6 @@ def _explanation(
         "verdict": str(decision.verdict),
         "reasons": [{"rule": each.rule, "sentence": each.sentence} for each in decision.reasons],
     }
-
-
-async def _policy_of(session: CliSession, initiator: str, domains: Mapping[str, Domain]) -> PartnerPolicy | None:
-    for name in dict.fromkeys((initiator, master_of(initiator, domains.get(initiator)))):
-        try:
-            return await session.client.get(PARTNER_POLICIES, name)
-        except NotFound:
-            continue
-    return None
-
-
-async def _asked(
-    session: CliSession, found: KusciaJob | KusciaDeployment, domains: Mapping[str, Domain]
-) -> PartnerRequest:
-    images = {each.metadata.name: each for each in (await session.client.list(APP_IMAGES)).items}
-    ours = {name for name, domain in domains.items() if is_own(domain)}
-    tables = {
-        name: {each.metadata.name for each in (await session.client.list(DOMAIN_DATAS, name)).items}
-        for name in ours
-        if name in _named(found)
-    }
-    if isinstance(found, KusciaJob):
-        return job_request(found.spec, ours, images, tables)
-    return deployment_request(found, ours, images, tables)
-
-
-def _named(found: KusciaJob | KusciaDeployment) -> set[str]:
-    if isinstance(found, KusciaJob):
-        return set(found.spec.party_domains)
-    return {party.domain_id for party in found.spec.parties}
 
 
 async def _approve(session: CliSession, args: argparse.Namespace) -> int:

@@ -16,9 +16,7 @@ from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.commands.domain import read_certificate
 from coterie.cli.output import as_list, as_text, plain_table, without_managed_fields
-from coterie.cli.routes import check, model, probe
-from coterie.cli.routes.facts import CheckOutcome, Finding
-from coterie.cli.routes.model import RouteLine
+from coterie.cli.progress import working
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import NotFound
@@ -27,6 +25,9 @@ from coterie.kuscia.api.domain_ownership import is_own, is_partner
 from coterie.kuscia.api.domainroutes import route_faults, route_name
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute, Domain
 from coterie.kuscia.gateway.settings import MasterEndpoint
+from coterie.kuscia.routes import check, model, probe
+from coterie.kuscia.routes.facts import CheckOutcome, Finding
+from coterie.kuscia.routes.model import RouteLine
 from coterie.node import config
 
 HELP = """
@@ -73,6 +74,10 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--service", metavar="NAME", default="", help="for check: also test access to this service")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(
+        words={"add": ("domains", "domains"), "rm": ("routes", "routes"), "check": ("routes", "routes")},
+        service="services",
+    )
 
 
 def run(args: argparse.Namespace, app: App) -> int:
@@ -258,7 +263,8 @@ async def _check(session: CliSession, args: argparse.Namespace) -> int:
         home=home,
         hint=f" --domain {args.domain}" if args.domain else "",
     )
-    findings = check.diagnose(await probe.gather(session.client, asked, SYSTEM_CLOCK))
+    with working(session.app, f"{source} -> {destination}", "testing", done="tested", quiet=args.output != "table"):
+        findings = check.diagnose(await probe.gather(session.client, asked, SYSTEM_CLOCK))
     well = check.sound(findings)
     if args.output != "table":
         document = {

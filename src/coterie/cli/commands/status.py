@@ -20,8 +20,6 @@ from coterie.cli.app import App
 from coterie.cli.gateway_status import GatewayState
 from coterie.cli.node_health import NodeHealth
 from coterie.cli.output import as_text, plain_table
-from coterie.cli.routes import model
-from coterie.cli.routes.model import RouteLine
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.agent.node.conditions import FENCED, NOT_FENCED
@@ -30,6 +28,8 @@ from coterie.kube.api.meta import Object
 from coterie.kube.api.resources import Resource
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.client.client import Client
+from coterie.kuscia.routes import model
+from coterie.kuscia.routes.model import RouteLine
 from coterie.node.config import NodeSettings
 
 HELP = """
@@ -64,10 +64,10 @@ def run(args: argparse.Namespace, app: App) -> int:
     nodes = local_nodes(args, app)
     if not nodes:
         return sessions.run(args, app, lambda session: _status(session, args))
-    states, gateways, lines, (unfollowed, left_out) = asyncio.run(_gather(nodes))
+    states, gateways, lines, (unfollowed, left_out), alarms = asyncio.run(_gather(nodes))
     well = all(state.ready for state in states)
     off = gateway_status.switched_off(nodes, lines)
-    wrong = gateway_status.problems(gateways, lines) + unfollowed
+    wrong = gateway_status.problems(gateways, lines) + unfollowed + alarms
     document: dict[str, Any] = {
         "domains": [state.document() for state in states],
         "gateways": [each.document() for each in gateways],
@@ -78,6 +78,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     }
     if args.output == "table":
         _tables(app, (node_health.COLUMNS, states), (gateway_status.COLUMNS, gateways), (model.COLUMNS, lines))
+        _consoles(app, states)
         _sentences(app, "Does not work:", wrong, "red")
         _sentences(
             app,
@@ -105,12 +106,13 @@ def run(args: argparse.Namespace, app: App) -> int:
 
 async def _gather(
     nodes: list[NodeSettings],
-) -> tuple[list[NodeHealth], list[GatewayState], list[RouteLine], tuple[list[str], list[str]]]:
+) -> tuple[list[NodeHealth], list[GatewayState], list[RouteLine], tuple[list[str], list[str]], list[str]]:
     return await asyncio.gather(
         node_health.of_all(nodes),
         gateway_status.of_all([node for node in nodes if node.join is None]),
         node_health.routes_of(nodes, SYSTEM_CLOCK.now()),
         node_health.followers_of(nodes),
+        node_health.evidence_alarms(nodes),
     )
 
 
@@ -120,6 +122,15 @@ def _tables(app: App, *tables: tuple[Sequence[str], Sequence[NodeHealth | Gatewa
         if number:
             app.say()
         app.write(render_table(plain_table(columns, [each.row for each in things]), colour=app.colour))
+
+
+def _consoles(app: App, states: Sequence[NodeHealth]) -> None:
+    served = [state for state in states if state.console]
+    if served:
+        app.say()
+        listed = ", ".join(f"{state.domain} {state.console}" for state in served)
+        named = f" --domain {served[0].domain}" if len(served) > 1 else ""
+        app.say(f"Consoles: {listed} (`coterie console{named}` prints a link that logs in)")
 
 
 def _sentences(app: App, title: str, sentences: Sequence[str], style: str) -> None:

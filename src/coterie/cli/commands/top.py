@@ -45,6 +45,7 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--no-headers", action="store_true", help="omit the header line")
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
+    parser.complete(words={"node": ("nodes",), "pod": ("pods",)})
 
 
 def run(args: argparse.Namespace, app: App) -> int:

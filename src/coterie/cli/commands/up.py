@@ -13,14 +13,14 @@ from pathlib import Path
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.cli import arguments as options
-from coterie.cli import network, network_start, node_health
+from coterie.cli import console_link, network, network_start, node_health
 from coterie.cli.app import App, CliError
 from coterie.cli.output import as_text, plain_table
 from coterie.cli.progress import ProgressTable
-from coterie.cli.routes import model
-from coterie.cli.routes.model import RouteLine
 from coterie.cli.session import root_of
 from coterie.cli.tables import render_table
+from coterie.kuscia.routes import model
+from coterie.kuscia.routes.model import RouteLine
 from coterie.node.config import NodeSettings
 
 HELP = """
@@ -35,6 +35,7 @@ Examples:
   coterie up                                          # p2p: alice and bob
   coterie up --topology center --domains alice,bob,carol
   coterie up --root /srv/coterie --wait 60
+  coterie up --console                                # and a link to the console of each control plane
   coterie up -o json
 """
 
@@ -49,6 +50,11 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("--domains", metavar="IDS", default="", help="domains (default: alice,bob)")
     parser.add_argument(
         "--wait", metavar="SECONDS", type=options.seconds, default=60.0, help="timeout in seconds (default: 60)"
+    )
+    parser.add_argument(
+        "--console",
+        action="store_true",
+        help="print a link to the console of each control plane, and open the first one where there is a desktop",
     )
     options.output_option(parser, ("table", "json", "yaml"))
     options.root_option(parser)
@@ -69,7 +75,12 @@ def run(args: argparse.Namespace, app: App) -> int:
         raise CliError(f"Error: {problem.filename or root}: {problem.strerror}; choose another --root") from problem
     states, lines = asyncio.run(_gather(nodes, SYSTEM_CLOCK.now()))
     if args.output != "table":
-        document = {"domains": [each.document() for each in states], "routes": [each.document() for each in lines]}
+        document: dict[str, object] = {
+            "domains": [each.document() for each in states],
+            "routes": [each.document() for each in lines],
+        }
+        if args.console:
+            document["consoleLinks"] = console_link.links_of_all(app, nodes)
         app.write(as_text(document, args.output))
         return 0
     app.write(render_table(plain_table(node_health.COLUMNS, [each.row for each in states]), colour=app.colour))
@@ -85,6 +96,9 @@ def run(args: argparse.Namespace, app: App) -> int:
     app.say("Next:")
     for line in next_steps(root, nodes, args.root):
         app.say(f"  {line}")
+    if args.console and (links := console_link.links_of_all(app, nodes)):
+        app.say()
+        console_link.print_links(app, links, str(root) if args.root else "")
     return 0
 
 
@@ -104,4 +118,6 @@ def next_steps(root: Path, nodes: Sequence[NodeSettings], named_root: str) -> li
     ]
     if len(members) > 1:
         steps.append(f"coterie route check {members[0]} {members[1]}{where}")
+    if planes[0].console.enabled:
+        steps.append(f"coterie console --domain {planes[0].domain}{where}{more}")
     return [*steps, f"coterie down{where}"]

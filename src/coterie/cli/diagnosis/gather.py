@@ -32,8 +32,6 @@ from coterie.cli.diagnosis.model import (
     PartyNeeds,
     PartyResult,
 )
-from coterie.cli.routes import check, probe
-from coterie.cli.routes.facts import Finding
 from coterie.kube.api.errors import ApiError
 from coterie.kube.client.client import Client
 from coterie.kuscia.api.domain_ownership import is_own
@@ -41,6 +39,8 @@ from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.gateway.diagnosis.link_probe import PartnerLinkProbe
 from coterie.kuscia.gateway.diagnosis.messages import FactsRequest, LinkReport, PartyFacts, ProbePlan
 from coterie.kuscia.gateway.diagnosis.party_facts import PartyFactsSource
+from coterie.kuscia.routes import check, probe, reachability
+from coterie.kuscia.routes.facts import Finding
 
 NOTHING = ProbePlan(False, False, 0, 0, 0.0)
 
@@ -70,7 +70,7 @@ def local_gateways(root: Path, parties: Iterable[str]) -> dict[str, Path]:
         if found and name not in parties:
             break
         home = probe.home_of(root, name)
-        socket = probe.node_socket(home) if home is not None else None
+        socket = reachability.node_socket(home) if home is not None else None
         if socket is not None and socket.exists():
             found[name] = socket
     return found
@@ -80,17 +80,18 @@ def local_gateways(root: Path, parties: Iterable[str]) -> dict[str, Path]:
 class GraphProbe:
     vantage: Vantage
     clock: Clock
-    progress: Callable[[str], None]
+    progress: Callable[[str, float | None], None]
+    """What is done now, and how much of it all is done."""
     number: str = field(default_factory=lambda: secrets.token_hex(16))
     _announced: set[str] = field(default_factory=set)
 
     async def run(self, needs: JobNeeds, plan: ProbePlan, idle: float, thresholds: LinkThresholds) -> GraphResult:
         facts = {}
-        for link in needs.links:
-            self.progress(f"measuring {link}")
+        for number, link in enumerate(needs.links):
+            self.progress(f"measuring {link}", number / len(needs.links))
             facts[link] = await self._link(link, plan)
         if idle > 0:
-            self.progress(f"waiting {idle:g} s on all links at once: do silent calls live that long?")
+            self.progress(f"waiting {idle:g} s on all links at once: do silent calls live that long?", None)
             facts = await self._with_idle(facts, idle)
         links = tuple(LinkResult(each, tuple(link_findings(each, needs, plan, thresholds))) for each in facts.values())
         return GraphResult(links, await self._parties(needs))

@@ -13,9 +13,10 @@ from coterie.cli.diagnosis.model import (
     PartyAnswer,
     PartyNeeds,
 )
-from coterie.cli.routes.check import CLOCK_LIMIT, CLOCK_WARNING
-from coterie.cli.routes.facts import CheckOutcome, Finding
+from coterie.kuscia.api.engine_versions import is_range
 from coterie.kuscia.gateway.diagnosis.messages import CHUNK_SECONDS, CHUNKS, EngineFacts, LinkReport, ProbePlan
+from coterie.kuscia.routes.check import CLOCK_LIMIT, CLOCK_WARNING
+from coterie.kuscia.routes.facts import CheckOutcome, Finding
 
 _EXPECTED_SECONDS = CHUNKS * CHUNK_SECONDS
 _BUFFERED = 0.4
@@ -245,6 +246,9 @@ def _engine(party: str, name: str, there: EngineFacts | None, ours: EngineFacts 
         )
     if ours is None or not ours.present:
         return Finding("engine", OK, f"{name}: {there.image}")
+    if is_range(name):
+        # Which versions go together the engines say themselves, and the parties agree on them when the job is approved.
+        return Finding("engine", OK, f"{name}: {party} has {there.image}, the other side {ours.image}")
     if there.id and ours.id and there.id != ours.id:
         message = f"{name}: {party} has the image {short(there.id)}, the other side {short(ours.id)}"
         return Finding(

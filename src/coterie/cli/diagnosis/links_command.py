@@ -13,6 +13,7 @@ from coterie.cli.diagnosis.gather import GraphProbe, Vantage, local_gateways
 from coterie.cli.diagnosis.model import MIB, JobNeeds, LinkThresholds
 from coterie.cli.diagnosis.view import graph_text
 from coterie.cli.output import as_text
+from coterie.cli.progress import working
 from coterie.kube.client.client import Client
 from coterie.kuscia.gateway.diagnosis.messages import ProbePlan
 
@@ -70,11 +71,10 @@ async def diagnose_links(app: App, args: argparse.Namespace, client: Client | No
         raise CliError(f"Error: no gateway runs under {root}; run this on the machine of one of the parties")
     hint = f" --domain {args.domain}" if args.domain else ""
     vantage = Vantage(root, gateways, client, hint, __version__)
-    quiet = args.output != "table" or not app.err.isatty()
-    probe = GraphProbe(vantage, SYSTEM_CLOCK, (lambda text: None) if quiet else app.warn)
     idle = 0.0 if args.quick else min(args.idle, 600.0)
     thresholds = LinkThresholds(args.rtt, args.speed * 1e6, int(args.size * MIB))
-    result = await probe.run(needs, plan_of(args), idle, thresholds)
+    with working(app, "network", "measuring links", done="measured", quiet=args.output != "table") as step:
+        result = await GraphProbe(vantage, SYSTEM_CLOCK, step.update).run(needs, plan_of(args), idle, thresholds)
     if args.output != "table":
         app.write(as_text(result.document(), args.output))
     else:

@@ -8,10 +8,10 @@ from enum import StrEnum
 from itertools import permutations
 from typing import Any
 
-from coterie.cli.routes.facts import CheckOutcome, Finding
 from coterie.kube.api import quantity
 from coterie.kuscia.api.types.job import AppImage, KusciaJob
 from coterie.kuscia.gateway.diagnosis.messages import LinkReport, PartyFacts
+from coterie.kuscia.routes.facts import CheckOutcome, Finding
 
 MIB = 1 << 20
 

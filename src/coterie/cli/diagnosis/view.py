@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from coterie.cli.diagnosis.judge import rate_text, size_text
 from coterie.cli.diagnosis.model import GraphResult, LinkResult
 from coterie.cli.output import plain_table
-from coterie.cli.routes.facts import CheckOutcome, Finding
 from coterie.cli.tables import render_table
+from coterie.kuscia.routes.facts import CheckOutcome, Finding
 
 COLUMNS = ("From", "To", "Status", "Proto", "mTLS", "RTT", "Sent", "Received", "Body", "Idle", "Chunks", "Clock")
 MARKS = {

@@ -5,11 +5,14 @@ from __future__ import annotations
 from html import escape
 from textwrap import wrap
 
-from coterie.cli.jobs.timeline import (
+from coterie.cli.live_display import columns
+from coterie.cli.terminal_format import TerminalFormat, cut, padded, safe
+from coterie.kuscia.api.jobs.timeline import (
     AGREE,
     CALL,
     CHECK,
     DATA,
+    END,
     KINDS,
     PREPARE,
     PULL,
@@ -21,8 +24,6 @@ from coterie.cli.jobs.timeline import (
     Timeline,
     shares,
 )
-from coterie.cli.jobs.view import TerminalFormat, cut, padded, safe
-from coterie.cli.live_display import columns
 
 _CODES = {
     CHECK: "35",
@@ -33,6 +34,7 @@ _CODES = {
     PULL: "95",
     START: "31",
     RUN: "32",
+    END: "37",
     CALL: "94",
     DATA: "96",
 }
@@ -45,6 +47,7 @@ _LETTERS = {
     PULL: "i",
     START: "s",
     RUN: "=",
+    END: "e",
     CALL: "~",
     DATA: "d",
 }
@@ -57,6 +60,7 @@ _FILLS = {
     PULL: "#c45a9e",
     START: "#cc5a4e",
     RUN: "#5aa55a",
+    END: "#b9bec6",
     CALL: "#7f9fd1",
     DATA: "#57a8a0",
 }

@@ -9,144 +9,63 @@ A server that goes away is asked again and again, and the user is told once: the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+import contextlib
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TypeVar
-
-import msgspec
 
 from coterie.base.tasks import TaskFailed, TaskOwner
 from coterie.cli.app import CliError
-from coterie.cli.jobs.model import JobState, job_state
-from coterie.cli.jobs.timeline import Moment, facts
-from coterie.kube.api.errors import ApiError, Forbidden, Gone, NotFound
-from coterie.kube.api.meta import ApiObject, Object
-from coterie.kube.api.types.kind import Kind, builtin
+from coterie.kube.api.errors import ApiError, Gone, NotFound
+from coterie.kube.api.meta import Object
+from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.pods import Pod
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kube.client.watch import Bookmark, Changed
-from coterie.kuscia.api import labels
-from coterie.kuscia.api.types.job import (
-    CROSS_DOMAIN,
-    KUSCIA_JOBS,
-    KUSCIA_TASKS,
-    TASK_RESOURCE_GROUPS,
-    KusciaJob,
-    KusciaTask,
-    TaskResourceGroup,
+from coterie.kuscia.api.types.job import CROSS_DOMAIN, KusciaTask, TaskResourceGroup
+from coterie.kuscia.control import job_snapshots
+from coterie.kuscia.control.job_snapshots import (
+    GROUPS,
+    JOBS,
+    PODS,
+    TASK_PODS,
+    TASKS,
+    JobSnapshot,
+    all_typed,
+    of_job,
+    tasks_of,
 )
-from coterie.kuscia.api.types.task_resource import TASK_RESOURCES, TaskResource
 
-PODS = Kind.dynamic(builtin("pods"))
-EVENTS = Kind.dynamic(builtin("events"))
-JOBS, TASKS, GROUPS = KUSCIA_JOBS.as_dynamic, KUSCIA_TASKS.as_dynamic, TASK_RESOURCE_GROUPS.as_dynamic
-RESERVATIONS = TASK_RESOURCES.as_dynamic
-_TASK_PODS = f"{labels.KUSCIA_CONTROLLER}={labels.KUSCIA_CONTROLLER_TASK}"
-_MOST_QUERIES = 64
 _PAUSE = 1.0
-T = TypeVar("T")
 
 
 class JobGone(CliError):
     """The job was deleted while it was followed."""
 
 
-def typed(obj: Object, type_: type[T]) -> T:
-    try:
-        return msgspec.convert(obj, type_, strict=False)
-    except msgspec.ValidationError as error:
-        name = (obj.get("metadata") or {}).get("name")
-        raise CliError(f"Error: {type_.__name__} {name} does not have the shape of its type: {error}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class JobSnapshot:
-    """What the server had at one moment."""
-
-    raw: Object
-    tasks: tuple[KusciaTask, ...]
-    pods: tuple[Pod, ...] = ()
-    groups: tuple[TaskResourceGroup, ...] = ()
-    reservations: tuple[TaskResource, ...] = ()
-    events: tuple[Object, ...] = ()
-
-    @property
-    def job(self) -> KusciaJob:
-        return typed(self.raw, KusciaJob)
-
-    @property
-    def state(self) -> JobState:
-        return job_state(self.job, self.tasks)
-
-    @property
-    def facts(self) -> dict[Moment, float | None]:
-        return facts(self.job, self.tasks, self.pods, self.groups, self.reservations, self.events)
-
-
 async def find(client: Client, name: str) -> Object:
-    try:
+    with _explained_absence(name):
         return await client.get(JOBS, name, CROSS_DOMAIN)
+
+
+@contextlib.contextmanager
+def _explained_absence(name: str) -> Iterator[None]:
+    try:
+        yield
     except NotFound as error:
         raise CliError(f'Error: there is no job "{name}"; `coterie job ls` lists those there are') from error
 
 
 async def fetch_snapshot(client: Client, name: str) -> JobSnapshot:
     """A job and its tasks now."""
-    job = await find(client, name)
-    return JobSnapshot(job, await tasks_of(client, job))
+    with _explained_absence(name):
+        return await job_snapshots.fetch_snapshot(client, name)
 
 
 async def fetch_timeline(client: Client, name: str) -> JobSnapshot:
     """With everything that says when something happened, as far as it is still there and may be read."""
-    seen = await fetch_snapshot(client, name)
-    uids = {task.metadata.uid for task in seen.tasks}
-    if not uids:
-        return seen
-    chosen = f"{labels.KUSCIA_TASK_UID} in ({','.join(sorted(uids))})" if len(uids) <= _MOST_QUERIES else _TASK_PODS
-    pods = _all_typed(await _listed(client, PODS, labels=chosen), Pod)
-    reservations = _all_typed(await _listed(client, RESERVATIONS, labels=chosen), TaskResource)
-    groups = _all_typed(await _listed(client, GROUPS, labels=chosen), TaskResourceGroup)
-    about = [(CROSS_DOMAIN, task.metadata.name) for task in seen.tasks]
-    about += [(pod.namespace, pod.pod_name) for task in seen.tasks for pod in (task.status.pod_statuses or {}).values()]
-    events: list[Object] = []
-    for namespace, object_name in dict.fromkeys(about[:_MOST_QUERIES]):
-        events += await _listed(client, EVENTS, namespace, fields=f"involvedObject.name={object_name}")
-    return replace(
-        seen,
-        pods=tuple(each for each in pods if _task_uid(each) in uids),
-        groups=tuple(each for each in groups if _task_uid(each) in uids),
-        reservations=tuple(each for each in reservations if _task_uid(each) in uids),
-        events=tuple(events),
-    )
-
-
-async def _listed(
-    client: Client, kind: Kind[Object], namespace: str = "", *, labels: str = "", fields: str = ""
-) -> list[Object]:
-    """Nothing where it may not be read."""
-    try:
-        return list((await client.list(kind, namespace, labels=labels, fields=fields)).items)
-    except (Forbidden, NotFound):
-        return []
-
-
-def _task_uid(obj: ApiObject) -> str:
-    return (obj.metadata.labels or {}).get(labels.KUSCIA_TASK_UID, "")
-
-
-async def tasks_of(client: Client, job: Object) -> tuple[KusciaTask, ...]:
-    page = await client.list(TASKS, CROSS_DOMAIN, labels=_of_job(job))
-    return _all_typed(page.items, KusciaTask)
-
-
-def _of_job(job: Object) -> str:
-    return f"{labels.KUSCIA_JOB_UID}={job['metadata']['uid']}"
-
-
-def _all_typed(objects: Iterable[Object], type_: type[T]) -> tuple[T, ...]:
-    return tuple(typed(obj, type_) for obj in objects)
+    with _explained_absence(name):
+        return await job_snapshots.fetch_timeline(client, name)
 
 
 class JobFollower:
@@ -170,9 +89,9 @@ class JobFollower:
         self._uid = first["metadata"]["uid"]
         await self._owner.__aenter__()
         self._mirror(JOBS, CROSS_DOMAIN, fields=f"metadata.name={self._name}")
-        self._mirror(TASKS, CROSS_DOMAIN, labels=_of_job(first))
+        self._mirror(TASKS, CROSS_DOMAIN, labels=of_job(first))
         if self._closely:
-            self._mirror(PODS, labels=_TASK_PODS)
+            self._mirror(PODS, labels=TASK_PODS)
             self._mirror(GROUPS)
         return self
 
@@ -202,7 +121,7 @@ class JobFollower:
         job = self._stores[0].get(self._uid)
         if job is None:
             raise JobGone(f"Error: job {self._name} was deleted; `coterie job ls` lists those there are")
-        now = self._snapshot(job, _all_typed(self._stores[1].values(), KusciaTask))
+        now = self._snapshot(job, all_typed(self._stores[1].values(), KusciaTask))
         if not now.state.over:
             return now
         return self._snapshot(job, await tasks_of(self._client, job))
@@ -211,7 +130,7 @@ class JobFollower:
         if not self._closely:
             return JobSnapshot(job, tasks)
         pods, groups = self._stores[2], self._stores[3]
-        return JobSnapshot(job, tasks, _all_typed(pods.values(), Pod), _all_typed(groups.values(), TaskResourceGroup))
+        return JobSnapshot(job, tasks, all_typed(pods.values(), Pod), all_typed(groups.values(), TaskResourceGroup))
 
     def _failed(self, failure: TaskFailed) -> None:
         self._failure = failure.__cause__

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from coterie.cli.jobs.model import NOT_RUN, JobState, TaskState
+from coterie.kuscia.api.jobs.job_state import NOT_RUN, JobState, TaskState
 from coterie.kuscia.api.types.job import TaskPhase
 
 _ASCII = str.maketrans({"│": "|", "─": "-", "├": "+", "┐": "+", "┘": "+", "┬": "+", "┴": "+", "┼": "-"})

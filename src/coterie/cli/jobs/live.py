@@ -12,14 +12,16 @@ from pathlib import Path
 
 from coterie.cli.app import App, CliError
 from coterie.cli.jobs.chart import svg
-from coterie.cli.jobs.follow import JobFollower, JobSnapshot
-from coterie.cli.jobs.model import JobState
-from coterie.cli.jobs.timeline import PhaseTimes, Timeline
-from coterie.cli.jobs.view import TerminalFormat, changes, picture, safe
+from coterie.cli.jobs.follow import JobFollower
+from coterie.cli.jobs.view import changes, picture
 from coterie.cli.live_display import LiveDisplay, takes_unicode
 from coterie.cli.session import CliSession
 from coterie.cli.terminal import is_terminal, size_of
+from coterie.cli.terminal_format import TerminalFormat, safe
+from coterie.kuscia.api.jobs.job_state import JobState
+from coterie.kuscia.api.jobs.timeline import PhaseTimes, Timeline
 from coterie.kuscia.api.types.job import JobPhase
+from coterie.kuscia.control.job_snapshots import JobSnapshot
 
 _TICK = 1.0
 _PLAIN_WIDTH = 120

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.cli.jobs.timeline import (
+from coterie.kuscia.api.jobs.timeline import (
     CALL,
     CREATED,
     DATA,

@@ -12,103 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from coterie.cli.jobs import graph
-from coterie.cli.jobs.model import NOT_RUN, WAITING, JobState, PartyState, TaskState
 from coterie.cli.live_display import columns
+from coterie.cli.terminal_format import TerminalFormat, cut, padded, safe
 from coterie.kube.api.pod_state import parse_time
 from coterie.kube.apiserver.tables.ages import human_duration
+from coterie.kuscia.api.jobs.job_state import NOT_RUN, WAITING, JobState, PartyState, TaskState, progress_text
 from coterie.kuscia.api.types.job import REJECTED, JobPhase, TaskPhase
 
-_MARKS = {
-    TaskPhase.SUCCEEDED: "✔",
-    TaskPhase.FAILED: "✘",
-    TaskPhase.RUNNING: "●",
-    TaskPhase.PENDING: "◌",
-    WAITING: "○",
-    NOT_RUN: "–",
-}
-_ASCII_MARKS = {
-    TaskPhase.SUCCEEDED: "+",
-    TaskPhase.FAILED: "x",
-    TaskPhase.RUNNING: "*",
-    TaskPhase.PENDING: "o",
-    WAITING: ".",
-    NOT_RUN: "-",
-}
-_STYLES = {
-    TaskPhase.SUCCEEDED: "32",
-    TaskPhase.FAILED: "31",
-    TaskPhase.RUNNING: "36",
-    TaskPhase.PENDING: "33",
-    WAITING: "2",
-    NOT_RUN: "2",
-    JobPhase.SUSPENDED: "33",
-    JobPhase.AWAITING_APPROVAL: "33",
-    JobPhase.APPROVAL_REJECT: "31",
-    JobPhase.CANCELLED: "31",
-}
-_BAR = 12
 _ROOMY, _NARROW = 100, 64
 _MOST_LANES = 24
 """Columns; a wider drawing is replaced by the numbers of the layers."""
-
-
-@dataclass(frozen=True, slots=True)
-class TerminalFormat:
-    """What is drawn on. `height` 0: as many lines as it takes."""
-
-    width: int = 80
-    height: int = 0
-    colour: bool = False
-    letters: bool = True
-    """Beyond ASCII."""
-
-    def paint(self, text: str, phase: str) -> str:
-        code = _STYLES.get(phase, "")
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code and text else text
-
-    def strong(self, text: str) -> str:
-        return f"\x1b[1m{text}\x1b[0m" if self.colour else text
-
-    def faint(self, text: str) -> str:
-        return f"\x1b[2m{text}\x1b[0m" if self.colour and text else text
-
-    def mark(self, phase: str) -> str:
-        return (_MARKS if self.letters else _ASCII_MARKS).get(phase, "?")
-
-    def bar(self, share: float, width: int = _BAR) -> str:
-        full = int(share * width + 1e-9)
-        return "█" * full + "░" * (width - full) if self.letters else "#" * full + "." * (width - full)
-
-    @property
-    def dots(self) -> str:
-        return "…" if self.letters else "..."
-
-
-# Width of text on a terminal.
-
-
-def cut(text: str, width: int, dots: str = "…") -> str:
-    if columns(text) <= width:
-        return text
-    room = width - len(dots)
-    if room < 0:
-        return dots[: max(0, width)]
-    out = ""
-    for char in text:
-        if columns(out + char) > room:
-            break
-        out += char
-    return out + dots
-
-
-def padded(text: str, width: int) -> str:
-    return text + " " * max(0, width - columns(text))
-
-
-def safe(text: str) -> str:
-    """The first line of a text from an object, with nothing in it that would steer the terminal."""
-    line = text.strip().split("\n", 1)[0].rstrip().replace("\t", " ")
-    return "".join(char if char.isprintable() else "�" for char in line)
 
 
 # The picture.
@@ -125,9 +38,8 @@ def picture(job: JobState, paper: TerminalFormat, now: float) -> list[str]:
 
 def _head(job: JobState, paper: TerminalFormat, now: float) -> Iterator[str]:
     took = _took(job.created, job.ended, now)
-    share = 1.0 if job.phase == JobPhase.SUCCEEDED else job.progress
     rest = f"  {job.done}/{len(job.tasks)} tasks"
-    bar = f"  {paper.bar(share)} {share:4.0%}"
+    bar = f"  {paper.meter(job.progress)}"
     tail = f"  {took}" if took else ""
     room = paper.width - columns(job.phase) - 2
     least = min(12, columns(job.name))
@@ -237,7 +149,7 @@ def _pieces(task: TaskState, alias: int, paper: TerminalFormat, now: float) -> l
     out = [_Piece(padded(name, alias)), _Piece(padded(task.phase, 9), task.phase)]
     if paper.width >= _NARROW:
         begun = task.phase in (TaskPhase.RUNNING, TaskPhase.SUCCEEDED)
-        out.append(_Piece(f"{paper.bar(task.progress)} {task.progress:4.0%}" if begun else " " * (_BAR + 5)))
+        out.append(_Piece(paper.meter(task.progress) if begun else " " * columns(paper.meter(0))))
     took = _took(task.began, task.ended, now) if task.began is not None else ""
     out.append(_Piece(f"{took:>5}"))
     return out
@@ -327,7 +239,7 @@ def _task_changes(before: TaskState | None, after: TaskState) -> Iterator[str]:
     elif moved:
         yield f"task {after.alias}: {', '.join(moved)}"
     elif int(before.progress * 10) < int(after.progress * 10) and after.phase == TaskPhase.RUNNING:
-        yield f"task {after.alias} is {after.progress:.0%} done"
+        yield f"task {after.alias} is {progress_text(after.progress)} done"
 
 
 # Rows of `ls`.
@@ -341,7 +253,7 @@ def list_row(job: JobState, now: float) -> tuple[str, ...]:
         job.initiator,
         job.phase,
         f"{job.done}/{len(job.tasks)}",
-        f"{1.0 if job.phase == JobPhase.SUCCEEDED else job.progress:.0%}",
+        progress_text(job.progress),
         _took(job.created, None, now),
         _took(job.created, job.ended, now),
         safe(_aged(job.message, job.waiting_since, now)),

@@ -19,6 +19,7 @@ from coterie.kube.agent.devices.manager import DeviceManager
 from coterie.kube.agent.devices.metrics import DeviceUser
 from coterie.kube.agent.devices.protocol import DeviceFault
 from coterie.kube.agent.images.collector import ImageCollector, UsedImages
+from coterie.kube.agent.images.model import split
 from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.node.conditions import PodNetworkState
 from coterie.kube.agent.node.registration import NodeRegistration
@@ -28,7 +29,7 @@ from coterie.kube.agent.pods.garbage import NodeGarbageCollector
 from coterie.kube.agent.pods.idle_monitor import IdleMonitor
 from coterie.kube.agent.pods.manager import PodManager
 from coterie.kube.agent.pods.storage_monitor import StorageMonitor
-from coterie.kube.agent.runtimes.protocol import PodRuntime, PodState
+from coterie.kube.agent.runtimes.protocol import ImageInfo, PodRuntime, PodState
 from coterie.kube.agent.settings import AgentSettings
 from coterie.kube.agent.volumes.local_path import LocalVolumes
 from coterie.kube.api.meta import Object
@@ -199,4 +200,9 @@ def report_fault(events: EventRecorder, node: str, fault: DeviceFault, user: Dev
 
 def node_images(runtime: PodRuntime) -> list[Object]:
     images = sorted(runtime.images(), key=lambda image: -image.size)[:_LISTED_IMAGES]
-    return [{"names": [image.name], "sizeBytes": image.size} for image in images]
+    return [{"names": _image_names(image), "sizeBytes": image.size} for image in images]
+
+
+def _image_names(image: ImageInfo) -> list[str]:
+    """Also by digest, where that says what is inside."""
+    return [image.name, *([f"{split(image.name)[0]}@{image.digest}"] if image.digest else [])]

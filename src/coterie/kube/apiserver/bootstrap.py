@@ -50,6 +50,7 @@ _LOCAL_PATH = {
 _RUNTIME_CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 _OVERHEAD = {"gvisor": {"memory": "48Mi"}}
 """Of one pod, as measured: the kernel that gVisor runs for each. That of Kata was not measured."""
+_ATTEMPTS = 10
 OWN_SERVICE = "kubernetes"
 """In the namespace `default`: this API server."""
 _FLOW_CONTROL = "/apis/flowcontrol.apiserver.k8s.io/v1"
@@ -57,7 +58,17 @@ _AGENT = {"user-agent": "coterie-bootstrap/1", "content-type": "application/json
 
 
 async def ensure(send: Send, extensions: Sequence[ApiServerExtension] = ()) -> None:
-    """Make sure that the first objects exist and are up to date."""
+    """Make sure that the first objects exist and are up to date. Servers of one store may start together: who finds an object
+    changed between his look and his write looks again."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return await _ensure(send, extensions)
+        except errors.Conflict:
+            if attempt == _ATTEMPTS - 1:
+                raise
+
+
+async def _ensure(send: Send, extensions: Sequence[ApiServerExtension]) -> None:
     for name in NAMESPACES:
         await create(send, "/api/v1/namespaces", {"metadata": {"name": name}})
     for name, value in _PRIORITIES:

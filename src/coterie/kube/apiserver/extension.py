@@ -4,6 +4,7 @@
     namespaces    namespaces that exist from the start
     roles         default roles, and rules that are added to `view`, `edit` and `admin`
     admission     steps after the platform's own
+    deletion      steps before an object of certain kinds is deleted
     authorization steps that ask what else the caller may do
     node owners   the label that says to which namespace a Node belongs, whose account may then manage it
     agents        certificates of node agents that the platform's own authority did not sign
@@ -61,6 +62,8 @@ class ApiServerExtension:
     definitions: DefinitionSource | None = None
     roles: RoleRules = RoleRules()  # noqa: RUF009 - frozen
     admission: Callable[[ResourceStorage, Clock], Sequence[Step]] = field(default=lambda state, clock: ())
+    deletion: Callable[[ResourceStorage], Mapping[tuple[str, str], Step]] = field(default=lambda state: {})
+    """By group and plural: what may refuse the deletion of such an object."""
     authorization: Callable[[RbacAuthorizer], Sequence[Step]] = field(default=lambda authorizer: ())
     """More steps, which ask what the caller may do besides the write itself."""
     node_ownership: NodeOwnership | None = None

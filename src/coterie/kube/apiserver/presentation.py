@@ -45,7 +45,7 @@ class Presenter:
     # -- one ----------------------------------------------------------------------------------------------------
 
     def one(self, call: ResourceRequest, raw: bytes, want: NegotiatedFormat, status: int = 200) -> Response:
-        headers = _warnings(call.warnings) if call.warnings else []
+        headers = warning_headers(call.warnings) if call.warnings else []
         body = call.view.render(raw)
         if want.shape == "plain":
             if want.yaml:
@@ -244,7 +244,7 @@ def _yaml(body: bytes) -> bytes:
     return text.encode()
 
 
-def _warnings(texts: Sequence[str]) -> list[tuple[str, str]]:
+def warning_headers(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Headers for the first few: clients refuse answers whose head is too large."""
     return [warning_header(text) for text in texts[:_MOST_WARNINGS]]
 

@@ -91,6 +91,7 @@ from coterie.kube.apiserver.verbs.subresources import Subresources
 from coterie.kube.apiserver.verbs.watch import WatchVerb
 from coterie.kube.apiserver.verbs.write import WriteVerbs
 from coterie.kube.apiserver.webhooks.registry import ReviewServices, WebhookMetrics, WebhookRegistry
+from coterie.kube.apiserver.write_gate import WriteGate, is_write
 from coterie.kube.store.protocol import Store, StoreError
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ _CLIENT_LEFT = 499
 """For metrics and audit: who asked went away before the answer."""
 _EVERY_POD = "*"
 """In place of a pod's name: its log is that of all pods of the namespace (`pod_log_search.py`)."""
+_LONGEST_REVISION = 18
 _HEALTH = frozenset(("/healthz", "/livez", "/readyz"))
 _ROOT_PATHS = ("/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version")
 
@@ -157,6 +159,8 @@ class Settings:
     """For how long new pods stay on a node that is not ready or not reachable unless they say it themselves."""
     dial: Dial | None = None
     """Connects to endpoints of Services, where they are in a network that this process is not in (`outgoing.py`)."""
+    write_gate: WriteGate | None = None
+    """Asked before writes; see `write_gate.py`."""
     log_search: LogSearch | None = None
     """The control plane's own logs, for searches of the logs of a namespace (`pod_log_search.py`)."""
     front_proxy: tuple[str, str] | None = None
@@ -269,8 +273,12 @@ class ApiServer:
     def _build_verbs(self) -> None:
         core = self._collection
         presenter = Presenter(self.clock, self._tasks)
+        guard_of = self.state.guard if self._store.shared else None
         service_addresses = ServiceAddresses(
-            core("services"), self.settings.service_cidr, addresses=self.state.collection(service_ranges.ADDRESSES)
+            core("services"),
+            self.settings.service_cidr,
+            addresses=self.state.collection(service_ranges.ADDRESSES),
+            guard_of=guard_of,
         )
         self._service_ranges = service_ranges.ServiceRanges(self.state, service_addresses, self.call, self.clock)
         policies = PolicyAdmission(self.state, lambda *key: self._strategies.get(key), self.authorizer)
@@ -293,7 +301,7 @@ class ApiServer:
                 *(step for each in self.settings.extensions for step in each.authorization(self.authorizer)),
                 service_addresses,
                 policies.validate,
-                Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key)),
+                Quotas(core("resourcequotas"), lambda attempt: self.state.collection(attempt.resource.key), guard_of),
             )
         )
         reader = ReadVerbs(self.state, presenter)
@@ -320,6 +328,7 @@ class ApiServer:
             self.clock,
             webhooks,
             admit=policies.validate_request,
+            by_kind={key: step for each in self.settings.extensions for key, step in each.deletion(self.state).items()},
         )
         subs = Subresources(writer, self._schemas, self.clock, webhooks, admit=policies.validate_request)
         budgets = self.state.collection("/registry/policy/poddisruptionbudgets")
@@ -523,14 +532,9 @@ class ApiServer:
         target = paths.parse(request.method, request.path)
         answer: Response | Awaitable[Response]
         try:
-            if self._aggregated and (elsewhere := self.aggregator.find(request.path)) is not None:
-                target, answer = self._aggregated_request(request, elsewhere)
-            elif target is None:
-                answer = self._other_request(request)
-            else:
-                if "watch=" in request.query and target.verb in ("list", "get") and not target.subresource:
-                    target = _maybe_watch(request, target)
-                answer = self._objects_request(request, target)
+            if self._store.shared and target is not None and self._loaded:
+                return self._finish(request, target, self._when_fresh(request, target), started)
+            target, answer = self._dispatch(request, target)
         except (errors.ApiError, HttpProblem) as error:
             answer = status_response(error)
         if isinstance(answer, Response):
@@ -540,6 +544,27 @@ class ApiServer:
             self._answered(request, target, answer, started)
             return answer
         return self._finish(request, target, answer, started)
+
+    async def _when_fresh(self, request: Request, target: paths.RequestInfo) -> Response:
+        """Where other servers write too: answered, refused and decided on nothing older than the request."""
+        version = request.param("resourceVersion") if request.method == "GET" and request.query else ""
+        if version != "0":
+            revision = int(version) if version.isdecimal() and len(version) <= _LONGEST_REVISION else 0
+            await self.state.catch_up(revision)
+        _, answer = self._dispatch(request, target)
+        return answer if isinstance(answer, Response) else await answer
+
+    def _dispatch(
+        self, request: Request, target: paths.RequestInfo | None
+    ) -> tuple[paths.RequestInfo | None, Response | Awaitable[Response]]:
+        """What is asked for, as the query has it, and the answer."""
+        if self._aggregated and (elsewhere := self.aggregator.find(request.path)) is not None:
+            return self._aggregated_request(request, elsewhere)
+        if target is None:
+            return None, self._other_request(request)
+        if "watch=" in request.query and target.verb in ("list", "get") and not target.subresource:
+            target = _maybe_watch(request, target)
+        return target, self._objects_request(request, target)
 
     async def _finish(
         self, request: Request, target: paths.RequestInfo | None, pending: Awaitable[Response], started: float
@@ -689,14 +714,29 @@ class ApiServer:
             verb = self._verbs.get(target.verb) if target.verb in resource.verbs else None
         if verb is None:
             raise _not_allowed()
+        gate = self.settings.write_gate
         if view.conversion is not None and target.verb in ("get", "list") and call.converts:
             answer: Response | Awaitable[Response] = conversion.read(call, verb)
+        elif (
+            gate is not None
+            and is_write(target)
+            and gate.wants(request.impersonator or user, target)
+            and request.param("dryRun") != "All"
+        ):
+            answer = self._gated(gate, call, verb)
         else:
             answer = verb(call)
         if not view.warning:
             return answer
         header = warning_header(view.warning)
         return _with_header(answer, header) if isinstance(answer, Response) else _later_with_header(answer, header)
+
+    @staticmethod
+    async def _gated(gate: WriteGate, call: ResourceRequest, verb: Verb) -> Response:
+        # Who really asks: acting as somebody else, such as a controller, must not hide it.
+        await gate.before(call.request.impersonator or call.user, call.target, call.request.body)
+        answer = verb(call)
+        return answer if isinstance(answer, Response) else await answer
 
     def _other_request(self, request: Request) -> Response | Awaitable[Response]:
         user = self._user(request)
@@ -739,9 +779,13 @@ class ApiServer:
         return verb
 
     def _health(self, path: str) -> Response:
-        if path.startswith("/livez") or self.ready:
+        if path.startswith("/livez"):
             return Response(200, b"ok", "text/plain; charset=utf-8")
-        return Response(503, b"the server is starting or stopping\n", "text/plain; charset=utf-8")
+        if not self.ready:
+            return Response(503, b"the server is starting or stopping\n", "text/plain; charset=utf-8")
+        if self._store.away:
+            return Response(503, b"the store is away: %b\n" % self._store.away.encode(), "text/plain; charset=utf-8")
+        return Response(200, b"ok", "text/plain; charset=utf-8")
 
     # -- answers that are no stored objects ---------------------------------------------------------------------
 

@@ -62,12 +62,15 @@ class HttpTransport:
         clock: Clock = SYSTEM_CLOCK,
         socket: Path | None = None,
         limits: ResponseLimits | None = None,
+        lean: bool = False,
     ) -> None:
         """`socket`: a Unix socket by which the server is reached, whatever the connection's address says.
-        `limits`: what the server may send; None: it is trusted."""
+        `limits`: what the server may send; None: it is trusted. `lean`: also TLS is done without aiohttp, for small
+        processes whose server is our own API server."""
         self._connection = connection
         self._socket = socket
         self._limits = limits
+        self._lean = lean
         self._timeout = timeout
         self._credentials = credentials or credentials_for(connection, clock)
         self._headers = {"User-Agent": user_agent, "Accept-Encoding": "identity"}
@@ -104,6 +107,9 @@ class HttpTransport:
                 self._carrier = PlainCarrier(origin, self._socket, self._limits)
             elif parts.scheme == "http" and parts.hostname and not (parts.username or self._connection.proxy_url):
                 self._carrier = PlainCarrier(origin, (parts.hostname, parts.port or 80), self._limits)
+            elif self._lean and parts.hostname and not (parts.username or self._connection.proxy_url):
+                place, name = (parts.hostname, parts.port or 443), self._connection.tls_server_name
+                self._carrier = PlainCarrier(origin, place, self._limits, self._ssl, name)
             else:
                 self._carrier = tls_carrier.SecureCarrier(origin, self._connection, self._ssl, self._limits)
         return self._carrier
@@ -120,13 +126,20 @@ def line_splitter(limits: ResponseLimits | None) -> LineSplitter:
 
 
 class PlainCarrier:
-    """To our own gateway, to the API socket of our own node: without TLS, without aiohttp."""
+    """To our own gateway, to the API socket of our own node: without aiohttp, and mostly without TLS."""
 
-    def __init__(self, origin: str, place: tuple[str, int] | Path, limits: ResponseLimits | None = None) -> None:
+    def __init__(
+        self,
+        origin: str,
+        place: tuple[str, int] | Path,
+        limits: ResponseLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+        server_name: str = "",
+    ) -> None:
         self._origin = origin
         self._limits = limits
         self._host = urlsplit(origin).netloc
-        self._pool = plain_client.Pool(place)
+        self._pool = plain_client.Pool(place, tls=tls, server_name=server_name)
 
     async def send(
         self, call: TransportRequest, target: str, headers: dict[str, str], limit: float | None

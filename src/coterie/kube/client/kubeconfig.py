@@ -19,6 +19,8 @@ import yaml
 
 from coterie.base.files import write_atomic
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's, where PyYAML was built with it: thirty times as fast, and every command reads a kubeconfig."""
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -146,7 +148,7 @@ def make(
 def parse(text: str | bytes, base: Path = Path()) -> Kubeconfig:
     """Read one document; relative paths in it are taken from `base`."""
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, Loader=_LOADER)  # a safe loader
     except yaml.YAMLError as error:
         raise KubeconfigError("not a kubeconfig: the file is not YAML") from error
     if document is None:

@@ -70,6 +70,17 @@ class Receiver(Protocol[T_contra]):
         """The object exists but cannot be read as its type any more."""
 
 
+class PartsReceiver(Receiver[T_contra], Protocol[T_contra]):
+    """A receiver that can do something with a list before it is whole."""
+
+    def part(self, objects: Sequence[T_contra], *, consistent: bool) -> None:
+        """These exist. `consistent`: none of them came before, and none that came is gone. `replace` follows in any case, unless
+        the list breaks off; then it begins anew."""
+
+    def begin(self) -> None:
+        """A list begins."""
+
+
 class Reflector(Generic[T]):
     def __init__(
         self,
@@ -85,12 +96,14 @@ class Reflector(Generic[T]):
         clock: Clock | None = None,
         kept: KeptObjects | None = None,
         observer: FollowObserver | None = None,
+        parts: PartsReceiver[T] | None = None,
     ) -> None:
-        """`watch_list=False` is for servers before Kubernetes 1.27, which take the question for a plain watch.
+        """`parts`: the receiver, where it takes lists in parts. `watch_list=False` is for servers before Kubernetes 1.27, which take the question for a plain watch.
         `kept`: the share of memory with other reflectors of the same server, where the client has limits."""
         self._client = client
         self._kind = kind
         self._receiver = receiver
+        self._parts = parts
         self._namespace = namespace
         self._labels = labels
         self._fields = fields
@@ -188,6 +201,8 @@ class Reflector(Generic[T]):
         kind = self._kind
         self._forget_sizes()
         received = 0
+        if self._parts is not None:
+            self._parts.begin()
         while True:
             events = await watch.batch()
             if not events:
@@ -195,9 +210,13 @@ class Reflector(Generic[T]):
             received += len(events)
             if self._limits is not None and received > self._limits.initial_events:
                 raise LimitExceeded(f"more than {self._limits.initial_events} events came before all objects had")
+            part: list[T] = []
+            consistent = True
             for i, event in enumerate(events):
                 if isinstance(event, Changed):
                     key = kind.key(event.object)
+                    part.append(event.object)
+                    consistent = consistent and event.type == "ADDED" and key not in found
                     if event.type == "DELETED":
                         found.pop(key, None)
                         self._release(key)
@@ -208,9 +227,13 @@ class Reflector(Generic[T]):
                 elif isinstance(event, UndecodableObject):
                     self._unreadable(event.key, event.why)
                 elif event.initial_end:
+                    if self._parts is not None:
+                        self._parts.part(part, consistent=consistent)
                     self._replace(list(found.values()), event.resource_version)
                     self._deliver(events[i + 1 :])
                     return
+            if self._parts is not None:
+                self._parts.part(part, consistent=consistent)
 
     async def _follow(self) -> None:
         async with await self._open(self.resource_version) as watch:

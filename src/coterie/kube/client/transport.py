@@ -58,8 +58,9 @@ class TransportRequest:
     method: str
     path: str
     query: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """May hold a token."""
+    body: bytes = field(default=b"", repr=False)
     stream: bool = False
     timeout: float | None = None
     """Seconds for a whole answer, or for the silence between two batches of a stream; None: the transport's own."""

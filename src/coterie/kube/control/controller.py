@@ -200,3 +200,20 @@ class Controller(Generic[K]):
             queue.forget(key)
             if result is not None and result.after is not None and not queue.comes_again(key):
                 queue.add_after(key, result.after)
+
+
+class ControllerOwner:
+    """A Runnable around a controller that it has in `controller`; `run` is its own."""
+
+    controller: Controller[Any]
+
+    @property
+    def name(self) -> str:
+        return self.controller.name
+
+    @property
+    def ready(self) -> asyncio.Event:
+        return self.controller.ready
+
+    def stop(self) -> None:
+        self.controller.stop()

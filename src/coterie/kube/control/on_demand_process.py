@@ -209,11 +209,14 @@ class OnDemandProcess:
             await self._needed.wait()
             life = asyncio.ensure_future(self._child.run())
             try:
-                while self._is_needed():
-                    await self._clock.sleep(min(self._idle, _POLL_SECONDS))
+                while True:
+                    while self._is_needed():
+                        await self._clock.sleep(min(self._idle, _POLL_SECONDS))
+                    await self.metrics.keep()
+                    if not self._needed.is_set():  # nobody came while it was asked
+                        break
                 log.info("Idle; process stopped", child=self._plan.name)
                 self._used = False
-                await self.metrics.keep()
                 await self._child.stop()
             finally:
                 life.cancel()
@@ -245,6 +248,28 @@ class OnDemandProcess:
         self._unwatch()
         self._backlog = True
         self._called()
+
+
+class OnDemandRunnable:
+    """A Runnable around a process that it holds in `_held`."""
+
+    _held: OnDemandProcess
+
+    @property
+    def ready(self) -> asyncio.Event:
+        return self._held.open
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that serves, while there is one."""
+        return self._held.pid
+
+    @property
+    def metrics(self) -> ChildMetricsSource:
+        return self._held.metrics
+
+    def stop(self) -> None:
+        self._held.stop()
 
 
 def _open_all(listeners: Sequence[HeldListener]) -> dict[str, socket.socket]:

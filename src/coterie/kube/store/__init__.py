@@ -11,12 +11,16 @@ from coterie.kube.store.protocol import (
     Op,
     PutOp,
     RecordPage,
+    Reset,
     SlowWatcher,
     Store,
     StoreClosed,
     StoreError,
     StoreEvent,
     StoreRecord,
+    StoreUnavailable,
+    Unsettled,
+    ValueTooLarge,
 )
 from coterie.kube.store.sqlite import SqliteStore
 
@@ -31,6 +35,7 @@ __all__ = [
     "Op",
     "PutOp",
     "RecordPage",
+    "Reset",
     "SlowWatcher",
     "SqliteStore",
     "Store",
@@ -38,4 +43,7 @@ __all__ = [
     "StoreError",
     "StoreEvent",
     "StoreRecord",
+    "StoreUnavailable",
+    "Unsettled",
+    "ValueTooLarge",
 ]

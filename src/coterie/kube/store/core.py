@@ -28,6 +28,7 @@ from coterie.kube.store.protocol import (
     Listener,
     Op,
     RecordPage,
+    Reset,
     StoreClosed,
     StoreError,
     StoreEvent,
@@ -44,6 +45,9 @@ T = TypeVar("T")
 
 
 class LoggedStore(ABC):
+    shared = False
+    away = ""
+
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK, watch_limit: int = WATCH_LIMIT) -> None:
         self._clock = clock
         self._ledger = Ledger()
@@ -225,8 +229,28 @@ class LoggedStore(ABC):
 
     # Following.
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
+    async def current(self) -> int:
+        self._check_open()
+        return self._revision
+
+    async def reached(self, revision: int) -> None:
+        """Nobody else writes: what is newer than the newest will not come by waiting."""
+        self._check_open()
+        if revision > self._revision:
+            raise FutureRevision(revision, self._revision)
+
+    def subscribe(self, listener: Listener, reset: Reset | None = None) -> Callable[[], None]:
+        """`reset` is never called: nobody else writes, so nothing is missed."""
         return self._broadcast.subscribe(listener)
+
+    async def replay(self, prefix: str, after: int, upto: int) -> AsyncGenerator[Sequence[StoreEvent], None]:
+        if upto > self._revision:
+            raise FutureRevision(upto, self._revision)
+        cursor = after
+        while cursor < upto:
+            events, cursor = await self._replay(prefix, cursor, upto)
+            if events:
+                yield events
 
     async def watch(self, prefix: str, after_revision: int) -> AsyncGenerator[Sequence[StoreEvent], None]:
         self._check_open()

@@ -1,13 +1,18 @@
 """What a store is: a revisioned log of keys with compare-and-swap, snapshots, watches, compaction and leases.
 
-Revisions are positive integers that grow by one with each change of a key, are never reused (also not after a
-crash), and are the only clock of the system. Revision 0 means "now" when reading and "does not exist" when expecting.
+Revisions are positive integers that grow with each change of a key, are never reused (also not after a crash), and are
+the only clock of the system. Revision 0 means "now" when reading and "does not exist" when expecting. They grow by one
+in memory, SQLite and PostgreSQL. In etcd they have gaps, and all keys of one batch or of one ended lease share theirs.
+
+There are two families. An *exclusive* store (memory, SQLite) has one writer, this process, which knows all and decides
+at once. A *shared* store (PostgreSQL, etcd) has any number of them, and the back-end decides: the answer comes through
+the future of `submit`, others' writes are heard a moment after they happened, and the back-end may be away.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,16 +24,18 @@ class StoreError(Exception):
 class CompareFailed(StoreError):
     """An operation's expectation does not hold; nothing of the batch was written.
 
-    `expected` is -1 where any existing revision would have done (deleting what does not exist).
+    `expected` is -1 where any existing revision would have done (deleting what does not exist). `record` is what is
+    there now, where the store is shared (None: nothing is); an exclusive one has told all its listeners already.
     """
 
-    def __init__(self, index: int, key: str, expected: int, actual: int) -> None:
+    def __init__(self, index: int, key: str, expected: int, actual: int, record: StoreRecord | None = None) -> None:
         wanted = "any revision" if expected < 0 else f"revision {expected}"
         super().__init__(f"{key}: expected {wanted}, found {actual}")
         self.index = index
         self.key = key
         self.expected = expected
         self.actual = actual
+        self.record = record
 
 
 class Compacted(StoreError):
@@ -55,6 +62,18 @@ class LeaseNotFound(StoreError):
 
 class StoreClosed(StoreError):
     """The store was closed, or its disk failed: no write can be acknowledged any more."""
+
+
+class StoreUnavailable(StoreError):
+    """The back-end is away: nothing was written or read. The store works again by itself when it is back."""
+
+
+class Unsettled(StoreError):
+    """Nobody knows whether the write took place: the back-end went away before it answered. Read before writing again."""
+
+
+class ValueTooLarge(StoreError):
+    """The back-end does not take values of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +131,22 @@ class RecordPage:
 
 
 Listener = Callable[[Sequence[StoreEvent]], None]
+Reset = Callable[[Sequence[StoreRecord], int], None]
+"""Called with all that exists, and the revision it is of, where events were missed or the past is another one now."""
 
 
 class Store(Protocol):
     @property
+    def shared(self) -> bool:
+        """Others may write too, and the back-end decides."""
+
+    @property
+    def away(self) -> str:
+        """Why the back-end cannot be asked now; empty while it can."""
+
+    @property
     def revision(self) -> int:
-        """The newest revision that readers may see (for SQLite: the newest on disk)."""
+        """The newest revision that our listeners have heard of (for SQLite: the newest on disk)."""
 
     @property
     def compacted(self) -> int:
@@ -141,13 +170,29 @@ class Store(Protocol):
         submitted before (CompareFailed, LeaseNotFound and StoreClosed are raised here); the future resolves when the
         writes are durable and visible, or fails with StoreError. Cancelling it does not undo the write.
 
+        A shared store raises CompareFailed and LeaseNotFound through the future instead, and may fail it with
+        StoreUnavailable (not written) or Unsettled (unknown).
+
         CompareFailed may name a revision that readers cannot see yet: who wants to read and try again awaits
         `commit([])` first, which returns when all that was submitted before is visible.
         """
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
+    async def current(self) -> int:
+        """A revision not older than any write that was acknowledged, by whichever server, before the call."""
+
+    async def reached(self, revision: int) -> None:
+        """Return when our listeners have heard of everything up to `revision`."""
+
+    def replay(self, prefix: str, after: int, upto: int) -> AsyncGenerator[Sequence[StoreEvent], None]:
+        """The events with after < revision <= upto, in order, and no more; `upto` is not newer than `revision`.
+        Raises Compacted where history is gone."""
+
+    def subscribe(self, listener: Listener, reset: Reset | None = None) -> Callable[[], None]:
         """Call `listener` on the event loop with every durable batch, in order, before the futures of its writes
         resolve: a cache fed this way holds a write when its writer goes on. Returns what ends the subscription.
+
+        `reset` is called in place of `listener` where a shared store cannot tell what happened: it was away for so
+        long that history is gone, or somebody restored a backup.
         """
 
     def watch(self, prefix: str, after_revision: int) -> AsyncIterator[Sequence[StoreEvent]]:

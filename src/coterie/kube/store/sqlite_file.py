@@ -10,13 +10,12 @@ rows above the mark are never dropped, so the newest revision is the highest of 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.base.files import PRIVATE_FILE, sync_directory
+from coterie.base.sqlite_database import connect_database, lock_database, sync_wal
 from coterie.kube.store.protocol import StoreError
 
 APPLICATION_ID = 0x436F7465
@@ -50,20 +49,6 @@ FROM (SELECT key, max(revision) AS newest FROM log GROUP BY key) CROSS JOIN log 
 WHERE NOT log.deleted
 """
 
-# After these a transaction is rolled back and the next may succeed. After any other fault (a failed fsync above all:
-# the kernel may have thrown away what it could not write) nothing can be trusted until the file is opened anew.
-_PASSING = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_NOMEM})
-_PASSING_EXTENDED = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
-
-
-def explain_error(error: sqlite3.Error | OSError) -> tuple[str, bool]:
-    """A sentence for the caller, and whether the fault is final."""
-    if isinstance(error, OSError):  # of a blob: its file is written anew the next time, nothing depends on this one
-        return f"the write did not reach the disk: {error.strerror}", False
-    code = getattr(error, "sqlite_errorcode", 0)
-    passing = code & 0xFF in _PASSING or code in _PASSING_EXTENDED
-    return f"the write did not reach the disk: {error}", not passing
-
 
 @dataclass(frozen=True, slots=True)
 class StoreContent:
@@ -83,9 +68,12 @@ class StoreFile:
         """Raises StoreError, in one sentence, for a file that cannot be ours to write."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._lock = _take_lock(path)
         try:
-            self.connection = _connect(path)
+            self._lock = lock_database(path)
+        except BlockingIOError as error:
+            raise StoreError(f"{path} is already open, in another process or another store object") from error
+        try:
+            self.connection = connect_database(path)
             try:
                 self.content = _prepare(self.connection, path, max_bytes)
             except BaseException:
@@ -105,23 +93,6 @@ class StoreFile:
             os.close(self._lock)
 
 
-def _take_lock(path: Path) -> int:
-    handle = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
-    try:
-        # Held until the handle closes, so also a killed process lets go. The file stays: removing it would be a race.
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(handle)
-        raise StoreError(f"{path} is already open, in another process or another store object") from error
-    return handle
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    # Made here and not by SQLite, because objects hold secrets: the WAL and its index take over this mode.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
-    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512, timeout=5.0)
-
-
 def _prepare(connection: sqlite3.Connection, path: Path, max_bytes: int) -> StoreContent:
     _check_identity(connection, path)
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -137,17 +108,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, max_bytes: int) -> Stor
         connection.executescript(_SCHEMA)
     # After a kill the WAL may end in transactions that no fsync covered yet. They will be shown to readers now, so they
     # must not vanish with a power cut and let their revisions be given out again.
-    _sync_file(Path(f"{path}-wal"))
-    sync_directory(path.parent)
+    sync_wal(path)
     return _content(connection)
-
-
-def _sync_file(path: Path) -> None:
-    handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _check_identity(connection: sqlite3.Connection, path: Path) -> None:

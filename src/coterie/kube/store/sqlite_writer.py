@@ -26,11 +26,12 @@ from typing import Any
 
 from coterie.base.log import logger
 from coterie.base.measurements import Histogram
+from coterie.base.sqlite_database import explain_error
 from coterie.kube.store.blobs import Blobs
 from coterie.kube.store.ledger import PendingWrite
 from coterie.kube.store.protocol import StoreClosed, StoreError
 from coterie.kube.store.rows import StoreRow
-from coterie.kube.store.sqlite_file import StoreFile, explain_error
+from coterie.kube.store.sqlite_file import StoreFile
 
 _ROWS_PER_STATEMENT = 256
 _WRITES_PER_TRANSACTION = 2048

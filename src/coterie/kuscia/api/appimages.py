@@ -10,7 +10,7 @@ from coterie.kube.api.quantity import BINARY_SI, NANO, Quantity
 from coterie.kube.api.types.pods import QuantityText
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.bandwidth import mbit_up, parse_bits
-from coterie.kuscia.api.types.job import DeployTemplate
+from coterie.kuscia.api.types.job import AppImage, DeployTemplate, JobParty
 
 DEFAULT_REPLICAS = 1
 
@@ -44,6 +44,23 @@ def share(resources: Mapping[str, QuantityText] | None, parts: int) -> dict[str,
 def _part(name: str, total: Quantity, parts: int) -> Quantity:
     grain = NANO if total.format == BINARY_SI or "/" in name else NANO // 1000
     return Quantity(total.nanos // parts // grain * grain, total.format)
+
+
+def party_containers(party: JobParty, image: AppImage | None) -> list[Object]:
+    """The engine's containers by name, each with its share of what the party was given. The rest of a container stays
+    in the AppImage: what is laid over it need not say it again."""
+    chosen = choose_template(image.spec.deploy_templates, party.role) if image is not None else None
+    if party.resources is None or chosen is None:
+        return []
+    containers = chosen.spec.get("containers") or []
+    parts = max(1, len(containers) * max(1, replicas_of(chosen)))
+    given = {"requests": share(party.resources.requests, parts), "limits": share(party.resources.limits, parts)}
+    resources = {kind: amounts for kind, amounts in given.items() if amounts}
+    return [
+        {"name": each["name"], "workingDir": each.get("workingDir", ""), "resources": resources}
+        for each in containers
+        if resources
+    ]
 
 
 def with_bandwidth(containers: Sequence[Object], request: str, replicas: int) -> tuple[Object, ...]:

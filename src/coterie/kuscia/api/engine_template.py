@@ -15,7 +15,7 @@ import orjson
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.appimages import choose_template, replicas_of
-from coterie.kuscia.api.grants import component_field
+from coterie.kuscia.api.grants import component_field, mark
 from coterie.kuscia.api.types.job import AppImage
 
 CLUSTER, DOMAIN, LOCAL = "Cluster", "Domain", "Local"
@@ -48,6 +48,8 @@ class EnginePort:
 @dataclass(frozen=True, slots=True)
 class EngineTemplate:
     app_image: str
+    engine: str
+    """That the AppImage says it is a version of; empty: it does not say."""
     component_field: str
     """Where in the task input the engine finds its component (kuscia/api/grants.py)."""
     image: str
@@ -87,6 +89,7 @@ def engine_of(
     name = image.spec.image
     return EngineTemplate(
         app_image=image.metadata.name,
+        engine=mark(image.metadata.annotations, labels.COTERIE_ENGINE),
         component_field=component_field(image.metadata.annotations, name.name),
         image=f"{name.name}:{name.tag}",
         image_id=_image_id(name.id, reference),

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 else:
     signatures = lazy_import("coterie.base.signatures")
 
+EXPIRED = "Expirated"
+"""Message of a grant whose time is over, in Kuscia's spelling."""
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
 
@@ -206,9 +208,10 @@ def component_field(annotations: Mapping[str, str] | None, image: str) -> str:
     return SECRETFLOW_FIELD if image.rpartition("/")[2].startswith("secretflow") else ""
 
 
-def use_names(app_image: str, digests: Collection[str], components: Sequence[str]) -> tuple[str, ...]:
-    """All names by which a grant may speak of what runs, those of the component first."""
-    images = [*((app_image,) if app_image else ()), *(f"{app_image}@{each}" for each in digests if app_image)]
+def use_names(app_image: str, digests: Collection[str], components: Sequence[str], engine: str = "") -> tuple[str, ...]:
+    """All names by which a grant may speak of what runs, those of the component first. `engine`: that the AppImage is a version of."""
+    named = dict.fromkeys(each for each in (app_image, engine) if each)
+    images = [*named, *(f"{each}@{digest}" for each in named for digest in digests)]
     return (*components, *images, *(f"{image}#{each}" for image in images for each in components))
 
 
@@ -267,9 +270,13 @@ def check_task(
     for name in data_named(use.input_config, own.keys()):
         if mark(own[name].metadata.annotations, labels.COTERIE_MADE_FOR) == use.initiator:
             continue
-        wanted = DataUse(name, use.initiator, use.parties, use.components, use.flow, use.input_config)
-        out += decide(grants, wanted, owner, now).refusals
+        out += decide(grants, for_table(use, name), owner, now).refusals
     return tuple(out)
+
+
+def for_table(use: DataUse, name: str) -> DataUse:
+    """The use of this table, before anything is read of it."""
+    return DataUse(name, use.initiator, use.parties, use.components, use.flow, use.input_config)
 
 
 def mark(marks: Mapping[str, str] | None, key: str) -> str:

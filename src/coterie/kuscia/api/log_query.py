@@ -23,6 +23,9 @@ DATAMESH: Final = "datamesh"
 CONTROLLER: Final = "controller"
 SOURCES: Final = (ENGINE, GATEWAY, SCHEDULER, DATAMESH, CONTROLLER)
 """`controller` includes interconn, KusciaAPI and the agent: whatever of the node itself is none of the others."""
+USAGE: Final = "usage"
+"""CPU, memory and bytes of tasks (`task_usage.py`). Only for those who name it: figures are no lines for people."""
+ALL_SOURCES: Final = (*SOURCES, USAGE)
 
 DEFAULT_LINES: Final = 1000
 MAX_LINES: Final = 10_000
@@ -164,11 +167,11 @@ def checked_pattern(pattern: str) -> str:
 
 
 def checked_sources(sources: Iterable[str]) -> tuple[str, ...]:
-    """In the order of SOURCES, each once; all of them when none is named."""
+    """In the order of ALL_SOURCES, each once; SOURCES when none is named."""
     named = set(sources)
-    if unknown := sorted(named.difference(SOURCES)):
-        raise LogQueryRefused("source", f"{unknown[0][:64]!r} is unknown; there are {', '.join(SOURCES)}")
-    return tuple(each for each in SOURCES if each in named) or SOURCES
+    if unknown := sorted(named.difference(ALL_SOURCES)):
+        raise LogQueryRefused("source", f"{unknown[0][:64]!r} is unknown; there are {', '.join(ALL_SOURCES)}")
+    return tuple(each for each in ALL_SOURCES if each in named) or SOURCES
 
 
 def printable(text: str) -> str:

@@ -23,7 +23,7 @@ from coterie.kube.api.meta import Object
 from coterie.kube.api.names import dns_label_faults, dns_subdomain_faults
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import master_of
-from coterie.kuscia.api.log_query import ENGINE, SOURCES, printable
+from coterie.kuscia.api.log_query import ALL_SOURCES, ENGINE, printable
 from coterie.kuscia.api.partner_requests import PartnerRequestError
 from coterie.kuscia.api.types.domain import Domain
 from coterie.kuscia.api.types.job import KusciaJob, KusciaTask, TaskTemplate
@@ -99,8 +99,8 @@ def request_fault(spec: LogRequestSpec) -> str:
     for field, text in (("task", spec.task), ("grep", spec.grep)):
         if printable(text) != text:
             return f"{field}: has characters that cannot be shown"
-    if unknown := [each for each in spec.sources or () if each not in SOURCES]:
-        return f"sources: {printable(unknown[0][:64])!r} is unknown; there are {', '.join(SOURCES)}"
+    if unknown := [each for each in spec.sources or () if each not in ALL_SOURCES]:
+        return f"sources: {printable(unknown[0][:64])!r} is unknown; there are {', '.join(ALL_SOURCES)}"
     for field, number, most in (
         ("maxLines", spec.max_lines, MOST_LINES),
         ("maxBytes", spec.max_bytes, MOST_BYTES),

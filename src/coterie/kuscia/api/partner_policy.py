@@ -92,6 +92,9 @@ class WorkloadRequest:
     version: str = ""
     """Of our AppImage, as is its digest; the partner names the AppImage only."""
     digest: str = ""
+    engine: str = ""
+    """That our AppImage is a version of, and which; empty: it does not say."""
+    engine_version: str = ""
     components: tuple[str, ...] = ()
     """Names under which the component is known, the fullest first."""
     tables: tuple[str, ...] = ()
@@ -223,7 +226,7 @@ def image_matches(entry: str, work: WorkloadRequest) -> bool:
     """`NAME[:VERSION][@ID]`; an id may leave out `sha256:` and may be the start of one (12 characters at least)."""
     rest, _, digest = entry.partition("@")
     name, _, version = rest.partition(":")
-    if not fnmatchcase(work.app_image, name) or (version and version != work.version):
+    if not _named(work, name) or (version and version not in (work.version, work.engine_version)):
         return False
     if not digest:
         return "@" not in entry
@@ -231,9 +234,14 @@ def image_matches(entry: str, work: WorkloadRequest) -> bool:
     return len(wanted) >= 12 and known.startswith(wanted)
 
 
+def _named(work: WorkloadRequest, pattern: str) -> bool:
+    """By the AppImage, or by the engine that it is a version of."""
+    return any(fnmatchcase(name, pattern) for name in (work.app_image, work.engine) if name)
+
+
 def _image(policy: PartnerPolicySpec, work: WorkloadRequest) -> str:
     """By name, and by version and id where the policy lists the name and they do not fit."""
-    named = any(fnmatchcase(work.app_image, re.split("[:@]", each, maxsplit=1)[0]) for each in policy.app_images or ())
+    named = any(_named(work, re.split("[:@]", each, maxsplit=1)[0]) for each in policy.app_images or ())
     if not named:
         return work.app_image
     digest = work.digest.removeprefix("sha256:")[:12]

@@ -22,6 +22,7 @@ from coterie.kube.api.types.pods import QuantityText, ResourceRequirements
 from coterie.kuscia.api import grants
 from coterie.kuscia.api.appimages import choose_template, replicas_of
 from coterie.kuscia.api.bandwidth import bandwidth_problem, mbit_up, parse_bits
+from coterie.kuscia.api.engine_versions import EngineVersion, version_of
 from coterie.kuscia.api.jobs.retries import most_retries
 from coterie.kuscia.api.partner_policy import (
     PartnerRequest,
@@ -29,6 +30,7 @@ from coterie.kuscia.api.partner_policy import (
     WorkloadRequest,
     container_amounts,
     counted_names,
+    image_matches,
     is_gpu,
     nanos,
     usage_from,
@@ -49,7 +51,7 @@ from coterie.kuscia.api.types.job import (
     TaskRetry,
     TaskTemplate,
 )
-from coterie.kuscia.api.types.partner_policy import DEPLOYMENT, JOB
+from coterie.kuscia.api.types.partner_policy import DEPLOYMENT, JOB, PartnerPolicySpec
 
 _MOST_CONTAINERS = 64
 T = TypeVar("T")
@@ -235,6 +237,21 @@ def job_request(
     return PartnerRequest(spec.initiator, JOB, tuple(works))
 
 
+def versions_allowed(policy: PartnerPolicySpec | None, found: Sequence[EngineVersion]) -> tuple[EngineVersion, ...]:
+    """Those that a partner's policy lets it use; the newest of all where there is none, which admission then refuses."""
+    return tuple([each for each in found if version_allowed(policy, each)] or found[:1])
+
+
+def version_allowed(policy: PartnerPolicySpec | None, each: EngineVersion) -> bool:
+    """Whether a partner's policy names it, or no policy names any."""
+    entries = policy.app_images if policy is not None else None
+    return not entries or any(image_matches(entry, _version_request(each)) for entry in entries)
+
+
+def _version_request(each: EngineVersion) -> WorkloadRequest:
+    return _work("", each.app_image, each.image, "", (), Usage(), None)
+
+
 def _with_request(usage: Usage, request: str) -> Usage:
     """A task's `bandwidthRequest` is reserved for each party that names no amount of its own, and on its links in any case."""
     if not request:
@@ -272,11 +289,14 @@ def _work(
     usage: Usage,
     task: TaskTemplate | None,
 ) -> WorkloadRequest:
+    known_version = version_of(image) if image is not None else None
     return WorkloadRequest(
         name=name,
-        app_image=app_image,
+        app_image=image.metadata.name if image is not None else app_image,
         version=image.spec.image.tag if image is not None else "",
         digest=image.spec.image.id if image is not None else "",
+        engine=known_version.engine if known_version is not None and known_version.version else "",
+        engine_version=known_version.version if known_version is not None else "",
         components=grants.components_of(input_config),
         tables=grants.data_named(input_config, known),
         usage=usage,

@@ -7,6 +7,7 @@
     var/logs/datamesh.log         datamesh                facts of the line: task, job, pod
     var/logs/coterie.log          scheduler, controller   facts of the line, and the component that wrote it
     var/logs/kusciaapi.log        controller              facts of the line
+    var/logs/usage.log            usage                   facts of the line
 
 The source follows from the file and, of our own logs, from the component: no text that an engine prints can claim another one.
 """
@@ -36,6 +37,7 @@ from coterie.kuscia.api.log_query import (
     GATEWAY,
     SCHEDULER,
     SOURCES,
+    USAGE,
     LogQuery,
     LogQueryRefused,
     log_query,
@@ -185,6 +187,8 @@ class NodeLogSearch:
             out.append((self._own("coterie"), _Origin(CONTROLLER)))
         if CONTROLLER in sources:
             out.append((self._own("kusciaapi"), _Origin(CONTROLLER)))
+        if USAGE in sources:
+            out.append((self._own("usage"), _Origin(USAGE)))
         return out
 
     def _own(self, process: str) -> ScanStream:

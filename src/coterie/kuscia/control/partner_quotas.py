@@ -64,15 +64,19 @@ class PartnerQuotas:
         quota = quota_of(policy.spec if policy is not None else None)
         if sentence := over_quota(quota, Usage(), usage, initiator):
             return QuotaRefusal(sentence, lasting=True)
-        shared = policy.metadata.name if policy is not None else initiator
-        used = Usage()
-        for other, (whose, amount) in self._claims.items():
-            if other != uid and self._quota_name(whose) == shared:
-                used += amount
-        if sentence := over_quota(quota, used, usage, initiator):
+        if sentence := over_quota(quota, self.used_by(initiator, besides=uid), usage, initiator):
             return QuotaRefusal(sentence, lasting=False)
         self._claims[uid] = (initiator, usage)
         return None
+
+    def used_by(self, initiator: str, besides: str = "") -> Usage:
+        """What counts against the same quota at this moment, without one workload."""
+        shared = self._quota_name(initiator)
+        used = Usage()
+        for uid, (whose, amount) in self._claims.items():
+            if uid != besides and self._quota_name(whose) == shared:
+                used += amount
+        return used
 
     def release(self, uid: str) -> None:
         self._claims.pop(uid, None)

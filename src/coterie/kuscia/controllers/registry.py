@@ -1,7 +1,7 @@
 """Kuscia's controllers: see `kube/control/registry.py`.
 
 The node provides: `control_plane` (the domain that runs it), `port_pool`, `partner_quotas`, `workload_approve`, `job_retention` (seconds), `stall_seconds`,
-`interconn` (whether it runs), `job_metrics`, `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
+`interconn` (whether it runs), `evidence` (EvidenceRecorder, None where nothing is recorded), `job_evidence` (JobEvidence) and `witnesses` likewise, `job_metrics`, `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS
 from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENTS
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAIN_ROUTES, GATEWAYS
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, TASK_RESOURCE_GROUPS
+from coterie.kuscia.api.types.job_plan import JOB_PLAN_REQUESTS
 from coterie.kuscia.api.types.log_request import LOG_REQUESTS
 
 _HERE = "coterie.kuscia.controllers"
@@ -42,6 +43,8 @@ CONTROLLERS = (
             "retention": "job_retention",
             "shows": "interconn",
             "metrics": "job_metrics",
+            "evidence": "job_evidence",
+            "witnesses": "witnesses",
         },
     ),
     ControllerSpec(
@@ -82,6 +85,13 @@ CONTROLLERS = (
         f"{_HERE}.logrequest.controller",
         wakes_for=(LOG_REQUESTS,),
         events="logrequest-controller",
+        needs={"evidence": "evidence"},
+    ),
+    ControllerSpec(
+        "jobplan",
+        f"{_HERE}.jobplan.controller",
+        wakes_for=(JOB_PLAN_REQUESTS,),
+        needs={"requires_approval": "workload_approve", "quotas": "partner_quotas"},
     ),
     ControllerSpec("taskresourcegroup", f"{_HERE}.taskresourcegroup.controller", wakes_for=(TASK_RESOURCE_GROUPS,)),
 )

@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--direct-grpc", choices=("yes", "no"), default="no")
     parser.add_argument("--netns", type=Path, help="the network namespace in which gRPC opens its port")
     parser.add_argument("--node", default="", help="the node on which it runs")
+    parser.add_argument("--evidence", type=Path, help="the socket of the evidence log")
     parser.add_argument("--only-data-directory", choices=("yes", "no"), default="no")
     chosen = parser.parse_args()
     child_logging.configure()
@@ -75,6 +76,7 @@ def main() -> None:
         netns=chosen.netns,
         only_data_directory=chosen.only_data_directory == "yes",
         node=chosen.node,
+        evidence=chosen.evidence,
     )
     asyncio.run(serve(settings, chosen.api, chosen.listeners))
 

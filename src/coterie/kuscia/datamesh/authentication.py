@@ -13,6 +13,7 @@ import binascii
 import json
 import zlib
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from coterie.base.log import logger
@@ -48,11 +49,15 @@ class EngineCaller:
     job: str = ""
     flow: str = ""
     app_image: str = ""
+    engine: str = ""
+    """That the AppImage is a version of."""
     """The AppImage that the control plane made the pod from."""
     components: tuple[str, ...] = ()
     """All names of the component and of the AppImage, for grants."""
     parties: frozenset[str] = frozenset()
     input_config: str = ""
+    tables: frozenset[str] | None = None
+    """Of an actor, for a partner or for the domain itself: all that it may read, and it writes nothing. None: it is no actor."""
     beside_files: bool = True
     """It runs on the machine where the files of local sources are."""
     span: TraceParent | None = None
@@ -94,7 +99,7 @@ class EngineAuthenticator:
             while len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         # What runs is read anew: an agent tells the image's digest some time after the start.
-        names = grants.use_names(known.app_image, digests(pod), known.components)
+        names = grants.use_names(known.app_image, digests(pod), known.components, known.engine)
         return replace(known, components=names)
 
     async def _look_up(self, pod: Pod) -> EngineCaller:
@@ -119,9 +124,11 @@ class EngineAuthenticator:
             job=job,
             flow=flow,
             app_image=grants.mark(marks, labels.COTERIE_APP_IMAGE),
+            engine=grants.mark(marks, labels.COTERIE_ENGINE),
             components=grants.components_of(text, grants.mark(marks, labels.COTERIE_COMPONENT_FIELD)),
             parties=_parties_of(values),
             input_config=text,
+            tables=_tables_of(marks),
             beside_files=self._node in ("", pod.spec.node_name),
             span=where.parent if where is not None else None,
         )
@@ -155,6 +162,12 @@ def unavailable(problem: Exception) -> MeshError:
     return MeshError(
         MeshErrorCode.UNEXPECTED, f"the domain's API cannot be asked: {problem}", GrpcStatusName.UNAVAILABLE
     )
+
+
+def _tables_of(marks: Mapping[str, str] | None) -> frozenset[str] | None:
+    if marks is None or labels.COTERIE_ACTION_TABLES not in marks:
+        return None
+    return frozenset(filter(None, marks[labels.COTERIE_ACTION_TABLES].split(",")))
 
 
 def _parties_of(values: ConfigMap | None) -> frozenset[str]:

@@ -14,21 +14,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+import msgspec
 from msgspec import structs
 
 from coterie.base.clock import Clock, rfc3339
 from coterie.base.log import logger
+from coterie.base.rate_limited_log import RateLimit, TokenBucket
 from coterie.kube.api.errors import ApiError, Conflict, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
+from coterie.kuscia.api import evidence as evidence_events
 from coterie.kuscia.api import grants, labels
-from coterie.kuscia.api.grants import DataUse
+from coterie.kuscia.api.evidence import EventRequest, EvidenceError, EvidenceEvent
+from coterie.kuscia.api.grants import DataUse, GrantRefusal
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, METADATA, NORMAL, READY, DomainData, DomainDataGrant
+from coterie.kuscia.control.evidence_recorder import EvidenceRecorder
 from coterie.kuscia.datamesh.authentication import EngineCaller, unavailable
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
 from coterie.kuscia.datamesh.errors import MeshErrorCode, NotPermitted
@@ -40,6 +45,8 @@ log = logger("datamesh.grants")
 
 _API_OUTAGE_LIMIT = 10.0
 """Seconds for which rows may flow while the API cannot be asked."""
+_RECORDED_REFUSALS = 60
+"""In a minute."""
 _KEPT_WITHOUT_COUNT = 1000
 """Uses that are kept on a grant without a count; one with a count keeps all, for they are the count."""
 
@@ -70,7 +77,11 @@ class DataAuthorizer:
         *,
         every: float,
         metrics: MeshMetrics | None = None,
+        evidence: EvidenceRecorder | None = None,
     ) -> None:
+        """`evidence`: None: uses are not recorded (`evidence.enabled: false`)."""
+        self._evidence = evidence
+        self._refusals = TokenBucket(RateLimit(_RECORDED_REFUSALS, 1.0), clock)
         self._metrics = metrics or MeshMetrics()
         self._provenance = provenance
         self._client = client
@@ -83,6 +94,7 @@ class DataAuthorizer:
 
     async def permit_metadata(self, caller: EngineCaller, data: DomainData, code: MeshErrorCode) -> Permit:
         """To know what the data is."""
+        self._check_tables(caller, data, code)
         if data.spec.author != self._domain:
             # A copy that its owner sent us to know of.
             return Permit(caller, data, _use(caller, data, (), METADATA))
@@ -94,12 +106,19 @@ class DataAuthorizer:
         self, caller: EngineCaller, data: DomainData, columns: tuple[str, ...], mode: str = NORMAL
     ) -> Permit:
         """To read these columns. Nothing is counted yet."""
+        self._check_tables(caller, data, MeshErrorCode.QUERY_DATA)
         if data.spec.author != self._domain:
             raise NotPermitted(
                 MeshErrorCode.QUERY_DATA,
                 f'"{data.metadata.name}" lies at its owner "{data.spec.author}"; its engines read it there',
             )
         return await self._permit(caller, data, _use(caller, data, columns, mode), MeshErrorCode.QUERY_DATA)
+
+    def _check_tables(self, caller: EngineCaller, data: DomainData, code: MeshErrorCode) -> None:
+        if caller.tables is not None and data.metadata.name not in caller.tables:
+            where = "spec.tables of the Action" if caller.at_home else f'the ActionGrant of "{caller.initiator}"'
+            sentence = f'{where} does not name "{data.metadata.name}"'
+            raise self._refused(caller, data, code, "tables", sentence)
 
     async def _permit(self, caller: EngineCaller, data: DomainData, use: DataUse, code: MeshErrorCode) -> Permit:
         if caller.at_home or made_by(caller, await self._provenance.of(data)):
@@ -116,6 +135,7 @@ class DataAuthorizer:
                 why=decision.sentence,
             )
             self._metrics.refused(use.initiator)
+            await self._record_refusal(use, caller, decision.refusals)
             raise NotPermitted(code, f"{caller.describe} may not use {use.data}: {decision.sentence}")
         return Permit(caller, data, use, decision.grant)
 
@@ -137,9 +157,45 @@ class DataAuthorizer:
                     continue  # somebody else wrote, or revoked; judge again by what is there now
                 except (ApiError, TransportError) as problem:
                     raise unavailable(problem) from problem
+                await self._record_use(now, now.grant)
                 self._metrics.used(now.use.initiator)
                 log.info("Use of a grant", grant=now.grant.metadata.name, data=now.use.data, task=now.caller.task)
                 return replace(now, grant=counted)
+
+    async def _record_use(self, permit: Permit, grant: DomainDataGrant) -> None:
+        """Before the first row leaves; what cannot be recorded is not read."""
+        if self._evidence is None:
+            return
+        event = EvidenceEvent(
+            kind=evidence_events.GRANT_USED,
+            job=permit.caller.job,
+            task=permit.caller.task,
+            partner=permit.use.initiator,
+            grant=(grant.metadata.name, evidence_events.object_digest(msgspec.to_builtins(grant.spec))),
+            count=len(grant.uses) + 1,
+        )
+        columns = (f"{permit.use.data}.{each}" for each in permit.use.columns or ())
+        try:
+            await self._evidence.record(EventRequest(event=event, tables=(permit.use.data, *columns)))
+        except EvidenceError as problem:
+            raise unavailable(problem) from problem
+
+    async def _record_refusal(self, use: DataUse, caller: EngineCaller, refusals: Sequence[GrantRefusal]) -> None:
+        """At most so many a minute: who is refused decides how often. The refusal stands in any case."""
+        if self._evidence is None or not self._refusals.take():
+            return
+        rules = ",".join(dict.fromkeys(each.limit for each in refusals))
+        event = EvidenceEvent(
+            kind=evidence_events.GRANT_REFUSED,
+            job=caller.job,
+            task=caller.task,
+            partner=use.initiator,
+            reason=rules[:200],
+        )
+        try:
+            await self._evidence.record(EventRequest(event=event, tables=(use.data,)))
+        except EvidenceError as problem:
+            log.error("A refusal cannot be recorded", error=problem)
 
     async def _count(self, grant: DomainDataGrant, permit: Permit) -> DomainDataGrant:
         plain = DOMAIN_DATA_GRANTS.as_dynamic
@@ -207,8 +263,14 @@ class DataAuthorizer:
 
     # Writing.
 
+    def create(self, caller: EngineCaller, code: MeshErrorCode) -> None:
+        """To register something new."""
+        if caller.tables is not None:
+            raise NotPermitted(code, f"{caller.describe}, an actor of an action, only reads")
+
     async def write(self, caller: EngineCaller, data: DomainData, code: MeshErrorCode) -> None:
         """To replace or remove what is there."""
+        self.create(caller, code)
         if data.spec.author != self._domain:
             raise self._refused(caller, data, code, "author", f'"{data.metadata.name}" is of "{data.spec.author}"')
         if caller.at_home:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, ApiError, Invalid, NotFound
@@ -119,6 +120,11 @@ class DataCatalogue:
 
     # Sources.
 
+    @property
+    def public_key(self) -> rsa.RSAPublicKey:
+        """With which settings of sources are encrypted."""
+        return self._identity.key.public_key()
+
     async def source(self, name: str) -> DomainDataSource:
         _check_name("datasource_id", name or DEFAULT_SOURCE)
         try:
@@ -139,7 +145,8 @@ class DataCatalogue:
             )
         except sealed_sources.NotReadable as problem:
             raise MeshError(MeshErrorCode.DECODE_INFO, str(problem), GrpcStatusName.FAILED_PRECONDITION) from None
-        if info.kind == "localfs" and (fault := self._directory_fault(source, info.path)):
+        # A plug-in that is given a path reads files as `localfs` does, so it may have the same ones.
+        if (info.kind == "localfs" or info.path) and (fault := self._directory_fault(source, info.path)):
             log.warning("A data source was refused", source=name, rule="path", why=fault)
             raise NotPermitted(MeshErrorCode.DECODE_INFO, f'data source "{source.metadata.name}": {fault}')
         return info

@@ -149,7 +149,7 @@ class Flight:
         schema = columns.schema_of(declared, found.spec.type)
         options = TableReadOptions(columns=() if raw else names, raw=raw)
         shown = columns.RAW_SCHEMA if raw else columns.schema_of(chosen, found.spec.type)
-        return PreparedRead(permit, _place(found, query.partition_spec), schema, options), shown
+        return PreparedRead(permit, place_of(found, query.partition_spec), schema, options), shown
 
     async def _update(self, caller: EngineCaller, update: Any) -> tuple[PreparedWrite, pa.Schema]:
         wanted = update.domaindata_id or update.domaindata_request.domaindata_id
@@ -164,7 +164,7 @@ class Flight:
         delimiter = update.file_write_options.csv_options.field_delimiter or ","
         schema = columns.RAW_SCHEMA if raw else columns.schema_of(found.spec.columns or (), found.spec.type)
         options = TableWriteOptions(delimiter=delimiter, raw=raw)
-        return PreparedWrite(wanted, _place(found, update.partition_spec), options), schema
+        return PreparedWrite(wanted, place_of(found, update.partition_spec), options), schema
 
     async def _may_write(self, caller: EngineCaller, data: DomainData) -> None:
         await self._permits.write(caller, data, MeshErrorCode.PATCH_DATA)
@@ -233,7 +233,7 @@ class Flight:
                 async for message in coming:
                     yield message
         except SourceError as problem:
-            raise _mesh_error(problem) from problem
+            raise mesh_error(problem) from problem
         finally:
             await asyncio.to_thread(memory.trim)
 
@@ -277,7 +277,7 @@ class Flight:
         except (flight_messages.MalformedFlightData, DecodeError) as problem:
             raise MeshError(MeshErrorCode.INVALID, str(problem)) from problem
         except SourceError as problem:
-            raise _mesh_error(problem) from problem
+            raise mesh_error(problem) from problem
         finally:
             await asyncio.to_thread(memory.trim)
         await self._provenance.written(caller, data)
@@ -327,7 +327,7 @@ def _partition_keys(text: str) -> tuple[str, ...]:
         raise MeshError(MeshErrorCode.INVALID, str(problem)) from problem
 
 
-def _place(data: DomainData, partition: str) -> DataLocation:
+def place_of(data: DomainData, partition: str = "") -> DataLocation:
     return DataLocation(
         data.spec.relative_uri, file_format(data.spec.file_format), partition, data.spec.attributes or {}
     )
@@ -442,7 +442,7 @@ def _rows(parts: flight_messages.Parts, schema: pa.Schema, wanted: pa.Schema) ->
         raise flight_messages.MalformedFlightData(f"a value does not fit its declared type: {problem}") from problem
 
 
-def _mesh_error(problem: SourceError) -> MeshError:
+def mesh_error(problem: SourceError) -> MeshError:
     match problem:
         case DataNotFound():
             return MeshError(MeshErrorCode.QUERY_DATA, str(problem), GrpcStatusName.NOT_FOUND)

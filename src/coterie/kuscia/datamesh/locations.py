@@ -48,6 +48,7 @@ class DataLocations:
         try:
             return self._open(info)
         except SourceError as problem:
+            log.warning("A data source cannot be opened", kind=info.kind, why=str(problem))
             sentence = f'data source type "{info.kind}" cannot be opened without data proxy: {problem}'
             raise MeshError(MeshErrorCode.QUERY_SOURCE, sentence) from problem
 

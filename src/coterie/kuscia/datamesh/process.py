@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 
@@ -20,13 +19,13 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.client.transport import TransportError
-from coterie.kube.control.child_metrics import ChildMetricsSource
 from coterie.kube.control.on_demand_process import (
     IDLE,
     HeldListener,
     NamespaceListeners,
     OnDemandProcess,
     OnDemandProcessSpec,
+    OnDemandRunnable,
 )
 from coterie.kuscia.api import labels
 from coterie.kuscia.datamesh.settings import GRPC, HTTP, MeshSettings
@@ -53,7 +52,7 @@ def allowed(method: str, path: str, query: str, domain: str) -> bool:
     return method == "GET" and any(re.fullmatch(each, path) for each in seen)
 
 
-class DataMeshProcess:
+class DataMeshProcess(OnDemandRunnable):
     """A Runnable, ready as soon as the ports are held. OSError when one cannot be had."""
 
     name = "datamesh"
@@ -85,22 +84,6 @@ class DataMeshProcess:
         self._held = OnDemandProcess(
             plan, client.transport, passes, clock, idle=idle, in_use=lambda: bool(self._engines)
         )
-
-    @property
-    def ready(self) -> asyncio.Event:
-        return self._held.open
-
-    @property
-    def pid(self) -> int | None:
-        """Of the process that serves, while there is one."""
-        return self._held.pid
-
-    @property
-    def metrics(self) -> ChildMetricsSource:
-        return self._held.metrics
-
-    def stop(self) -> None:
-        self._held.stop()
 
     async def run(self) -> None:
         async with TaskOwner(self.name) as owner:
@@ -147,6 +130,7 @@ def _plan(settings: MeshSettings, run: Path, pods: NamespaceListeners | None) ->
             "--names": ",".join(settings.names),
             "--node": settings.node,
             "--only-data-directory": "yes" if settings.only_data_directory else "no",
+            **({"--evidence": str(settings.evidence)} if settings.evidence is not None else {}),
             **_namespace_options(pods),
         },
         listeners=_listeners(settings, pods),

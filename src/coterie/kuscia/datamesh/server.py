@@ -23,6 +23,7 @@ from coterie.http.server import HttpServer
 from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
 from coterie.kuscia.control import running_engines
+from coterie.kuscia.control.evidence_recorder import EvidenceSocket
 from coterie.kuscia.datamesh import grpc_server, http_server
 from coterie.kuscia.datamesh.authentication import EngineAuthenticator
 from coterie.kuscia.datamesh.authorization import DataAuthorizer
@@ -31,6 +32,7 @@ from coterie.kuscia.datamesh.flight import Flight
 from coterie.kuscia.datamesh.locations import DataLocations, Opener
 from coterie.kuscia.datamesh.metrics import MeshMetrics
 from coterie.kuscia.datamesh.provenance import DataProvenance
+from coterie.kuscia.datamesh.row_reader import RowReader
 from coterie.kuscia.datamesh.services import MeshServices
 from coterie.kuscia.datamesh.settings import GRPC, HTTP, MeshSettings
 from coterie.kuscia.identity import domain_identity as identities
@@ -98,14 +100,16 @@ class DataMesh:
             clock,
             every=settings.recheck_seconds,
             metrics=self.metrics,
+            evidence=EvidenceSocket(settings.evidence) if settings.evidence is not None else None,
         )
         places = DataLocations(self.catalogue, provenance, open_source)
         callers = EngineAuthenticator(client, identity.domain, settings.node)
         operations = MeshServices(self.catalogue, provenance, permits, places).operations()
         self.flight = Flight(self.catalogue, provenance, permits, places, operations, clock, traces, self.metrics)
+        rows = RowReader(self.catalogue, permits, places, self.metrics)
         self._grpc = grpc_server.GrpcServer(callers, operations, self.flight)
         self._http = HttpServer(
-            http_server.HttpHandler(callers, operations).handle,
+            http_server.HttpHandler(callers, operations, rows).handle,
             user_of=running_engines.user_of_certificate,
             problem_response=status_response,
         )

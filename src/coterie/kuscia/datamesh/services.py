@@ -85,6 +85,7 @@ class MeshServices:
     # Data.
 
     async def create_data(self, caller: EngineCaller, request: Any) -> Object:
+        self._permits.create(caller, MeshErrorCode.CREATE_DATA)
         spec, name = _parse_request(catalogue_entries.spec_of_request, request), request.domaindata_id
         before = await self._catalogue.find_data(name) if name else None
         if before is not None:

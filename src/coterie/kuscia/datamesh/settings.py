@@ -34,5 +34,7 @@ class MeshSettings:
     """The node on which it runs, where the files of local sources are; empty: all engines are here."""
     netns: Path | None = None
     """The network namespace in which gRPC opens its port; None: our own."""
+    evidence: Path | None = None
+    """The socket of the evidence log; None: there is none."""
     traces: Path | None = None
     """The socket to which spans are sent; None: there are none."""

@@ -11,11 +11,13 @@ from typing import Any
 
 import orjson
 
+import coterie
 from coterie.base.log import logger
-from coterie.kube.api.errors import AlreadyExists, NotFound
+from coterie.kube.api.errors import AlreadyExists, Forbidden, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import RunOnce
+from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import APP_IMAGES
 
 log = logger("engines")
@@ -44,7 +46,13 @@ _SERVING_TEMPLATE = (
 )
 
 
-def _engine(name: str, image: str, options: list[str], port: str) -> Object:
+def version_marks(engine: str, version: str, speaks: str = "") -> dict[str, str]:
+    """Annotations by which an AppImage says which version of which engine it is."""
+    marks = {labels.COTERIE_ENGINE: engine, labels.COTERIE_ENGINE_VERSION: version}
+    return {**marks, **({labels.COTERIE_SPEAKS: speaks} if speaks else {})}
+
+
+def _engine(name: str, image: str, options: list[str], port: str, version: str, speaks: str = "") -> Object:
     container: Object = {
         "name": name,
         "command": ["python", *options, "-P", "-m", f"coterie.engines.{name}", f"kuscia/{_TASK_FILE}"],
@@ -56,7 +64,7 @@ def _engine(name: str, image: str, options: list[str], port: str) -> Object:
     return {
         "apiVersion": "kuscia.secretflow/v1alpha1",
         "kind": "AppImage",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": version_marks(name, version, speaks)},
         "spec": {
             "image": {"name": image, "tag": "latest"},
             "configTemplates": {_TASK_FILE: _TEMPLATE},
@@ -90,9 +98,11 @@ def _service(name: str, module: str, port: str) -> Object:
 
 
 # Without the search for installed packages: it would take longer than the task itself.
-SAMPLE = _engine("sample", "coterie/python", ["-S"], "talk")
+SAMPLE = _engine("sample", "coterie/python", ["-S"], "talk", coterie.__version__)
 PSI_IMAGE = "coterie/psi"
-PSI = _engine("psi", PSI_IMAGE, [], "psi")
+PSI_SPEAKS = ">=0.9,<0.10"
+"""The protocol of SPU's PSI is that of its minor version."""
+PSI = _engine("psi", PSI_IMAGE, [], "psi", "0.9.5", PSI_SPEAKS)
 """Not there from the beginning: it needs an environment of its own, see `coterie engine add`."""
 SAMPLE_SERVING = _service("sample-serving", "serving", "serve")
 ENGINES: tuple[Object, ...] = (SAMPLE, SAMPLE_SERVING)
@@ -124,23 +134,34 @@ async def _ensure(client: Client, wanted: Object) -> None:
             return  # somebody was quicker
         return
     if outdated(found, wanted):
-        await client.modify(kind, name, "", lambda found: _renewed(found, wanted))
+        try:
+            await client.modify(kind, name, "", lambda found: _renewed(found, wanted))
+        except Forbidden as problem:
+            log.warning("A built-in engine stays as it is until the next start", engine=name, why=str(problem))
+            return
         log.info("Built-in engine updated", engine=name)
 
 
 def marked(engine: Object) -> Object:
-    return {**engine, "metadata": {**engine["metadata"], "annotations": {BUILT_IN: digest(engine["spec"])}}}
+    marks = {**_annotations(engine), BUILT_IN: digest(engine["spec"])}
+    return {**engine, "metadata": {**engine["metadata"], "annotations": marks}}
+
+
+def _annotations(engine: Object) -> dict[str, str]:
+    return engine["metadata"].get("annotations") or {}
 
 
 def outdated(found: Object, wanted: Object) -> bool:
     """Whether it is as an older version wrote it, and this one would write it otherwise."""
-    mark = (found["metadata"].get("annotations") or {}).get(BUILT_IN)
-    return mark == digest(found["spec"]) and mark != digest(wanted["spec"])
+    there = _annotations(found)
+    mark = there.get(BUILT_IN)
+    marks = any(there.get(key) != value for key, value in _annotations(wanted).items())
+    return mark == digest(found["spec"]) and (marks or mark != digest(wanted["spec"]))
 
 
 def _renewed(found: Object, wanted: Object) -> Object:
     meta = found["metadata"]
-    marks = {**(meta.get("annotations") or {}), BUILT_IN: digest(wanted["spec"])}
+    marks = {**_annotations(found), **_annotations(wanted), BUILT_IN: digest(wanted["spec"])}
     return {**found, "spec": wanted["spec"], "metadata": {**meta, "annotations": marks}}
 
 

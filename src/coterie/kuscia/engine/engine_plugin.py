@@ -88,7 +88,7 @@ class EngineSettings:
 class EngineCallers(Protocol):
     """Who knows engines by their addresses: the gateway."""
 
-    def set(self, address: str, hosts: frozenset[str]) -> None: ...
+    def set(self, address: str, hosts: frozenset[str], task: str = "") -> None: ...
 
     def remove(self, address: str) -> None: ...
 
@@ -193,7 +193,7 @@ class EnginePlugin:
         if self._callers is None:
             return
         self._addresses[pod_model.uid_of(pod)] = address
-        self._callers.set(address, hosts)
+        self._callers.set(address, hosts, peers.task_of(pod))
         await self._callers.loaded(address, _CALLERS_TIMEOUT)
 
     def network_gone(self, pod_uid: str) -> None:

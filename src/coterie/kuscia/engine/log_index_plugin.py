@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.kube.agent.plugin import PodNetworkPlugin
@@ -18,7 +20,15 @@ _MAX_SERVICES = 64
 class LogIndexPlugin(PodNetworkPlugin):
     name = "log-index"
 
-    def __init__(self, index: PodLogIndex, domain: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        index: PodLogIndex,
+        domain: str,
+        clock: Clock,
+        starting: Callable[[LoggedPod, Object], None] | None = None,
+    ) -> None:
+        """`starting`: called for each engine that is about to start."""
+        self._starting = starting
         self._index = index
         self._domain = domain
         self._clock = clock
@@ -38,6 +48,8 @@ class LogIndexPlugin(PodNetworkPlugin):
             self._index.add(entry)
         except OSError as problem:
             log.warning("The output of a pod cannot be entered in the index", error=problem, **about)
+        if self._starting is not None:
+            self._starting(entry, pod)
 
 
 def entry_of(pod: Object, domain: str, now: int, lookup: Lookup) -> LoggedPod | None:

@@ -29,7 +29,7 @@ def is_task_pod(pod: Object, domain: str) -> bool:
 
 def callable_hosts(pod: Object, values: Object | None, domain: str) -> frozenset[str]:
     """`values`: the ConfigMap with the values of the pod's templates, where it has one."""
-    task = str((pod["metadata"].get("annotations") or {}).get(labels.KUSCIA_TASK_ID) or "")
+    task = task_of(pod)
     # An engine reports about its own task.
     found = {f"{host}{_REPORT}{task}" for host in (REPORTER, f"reporter.{domain}.svc") if task}
     data: Mapping[str, str] = (values or {}).get("data") or {}
@@ -40,6 +40,11 @@ def callable_hosts(pod: Object, values: Object | None, domain: str) -> frozenset
                 # Kubernetes' way to write one dollar sign.
                 found |= hosts_of(str(variable.get("value") or "").replace("$$", "$"))
     return frozenset(found)
+
+
+def task_of(pod: Object) -> str:
+    """Empty: it belongs to none."""
+    return str((pod["metadata"].get("annotations") or {}).get(labels.KUSCIA_TASK_ID) or "")
 
 
 def needs_names(pod: Object, hosts: frozenset[str]) -> bool:

@@ -190,7 +190,7 @@ class RemoteEngines:
         hosts = peers.callable_hosts(full, await self._values(peers.values_map_name(full)), self._domain)
         self._known[pod.metadata.name] = (pod.metadata.uid, address)
         self._holders[address] = pod.metadata.name
-        self._callers.set(address, hosts)
+        self._callers.set(address, hosts, peers.task_of(full))
         return True
 
     async def _values(self, name: str) -> Object | None:

@@ -15,10 +15,12 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.definitions import crds
 from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
+from coterie.kuscia.extensions.actions import ActionAdmission, deletion_steps
 from coterie.kuscia.extensions.agent_trust import DOMAINS_KEY, DomainAgents
-from coterie.kuscia.extensions.app_images import warn_of_image_id
+from coterie.kuscia.extensions.app_images import PinnedEngineAdmission, pinned_deletion_steps, warn_of_image_id
 from coterie.kuscia.extensions.data_sources import check_data_source
 from coterie.kuscia.extensions.gpu_jobs import GpuJobUse
+from coterie.kuscia.extensions.job_approvals import JobApprovalAdmission
 from coterie.kuscia.extensions.kinds import STORED_ONLY
 from coterie.kuscia.extensions.log_requests import LogRequestAdmission
 
@@ -44,16 +46,18 @@ _ROLES = RoleRules(
         ("kuscia:aggregate-to-view", "view"): (
             f"READ | {crds.GROUP} | *",
             "READ | coterie.io | gpujobs gpujobs/status slurmclusters slurmclusters/status",
+            "READ | coterie.io | actions actions/status triggers triggers/status actiongrants actiongrants/status deadletters",
         ),
         ("kuscia:aggregate-to-edit", "edit"): (
             f"WRITE | {crds.GROUP} | domainappimages domaindatas domaindatagrants domaindatasources kusciadeployments "
             "kusciajobs kusciatasks",
-            "WRITE | coterie.io | gpujobs",
+            "WRITE | coterie.io | gpujobs actions triggers deadletters",
             # A GpuJob runs as the SSH user of a SlurmCluster and takes data along: gpu_jobs.py.
             "use | coterie.io | slurmclusters",
             f"use | {crds.GROUP} | domaindatas",
         ),
-        ("kuscia:aggregate-to-admin", "admin"): (f"WRITE | {crds.GROUP} | *",),
+        # An ActionGrant lets a partner in.
+        ("kuscia:aggregate-to-admin", "admin"): (f"WRITE | {crds.GROUP} | *", "WRITE | coterie.io | actiongrants"),
     },
     exact=frozenset((DOMAIN_ROLE,)),
 )
@@ -73,8 +77,15 @@ def apiserver_extension(agent_tls: Callable[[], ssl.SSLContext | None] = lambda:
         admission=lambda state, clock: (
             check_data_source,
             warn_of_image_id,
+            PinnedEngineAdmission(state.find_collection),
             LogRequestAdmission(state.find_collection),
+            JobApprovalAdmission(clock),
+            ActionAdmission(state.find_collection),
         ),
+        deletion=lambda state: {
+            **deletion_steps(state.find_collection),
+            **pinned_deletion_steps(state.find_collection),
+        },
         authorization=lambda authorizer: (GpuJobUse(authorizer),),
         node_ownership=NodeOwnership(
             _NODE_NAMESPACE,

@@ -1,16 +1,39 @@
-"""Who writes an AppImage whose `image.id` names no image is told that nothing is required by it."""
+"""AppImages at the API server.
+
+Who writes one whose `image.id` names no image is told that nothing is required by it. A version of an engine that a job which has not ended is pinned to
+can neither be removed nor changed: a new version is added beside it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from coterie.base.lazy_import import lazy_import
-from coterie.kube.apiserver.admission.chain import AdmissionRequest
+from coterie.kube.api.errors import Forbidden
+from coterie.kube.api.meta import Object
+from coterie.kube.apiserver.admission.chain import AdmissionRequest, Step
+from coterie.kube.apiserver.state.collection import Collection
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN
 
 if TYPE_CHECKING:
-    from coterie.kuscia.api import engine_template
+    from coterie.kuscia.api import engine_template, engine_versions
 else:
     engine_template = lazy_import("coterie.kuscia.api.engine_template")
+    engine_versions = lazy_import("coterie.kuscia.api.engine_versions")
+
+FindCollection = Callable[[str], Collection | None]
+JOBS_KEY: Final = "/registry/kuscia.secretflow/kusciajobs"
+_SHOWN = 3
+_VERSION_MARKS: Final = (
+    labels.COTERIE_ENGINE,
+    labels.COTERIE_ENGINE_VERSION,
+    labels.COTERIE_SPEAKS,
+    labels.COTERIE_PROTOCOLS,
+)
 
 
 def warn_of_image_id(attempt: AdmissionRequest) -> None:
@@ -22,3 +45,81 @@ def warn_of_image_id(attempt: AdmissionRequest) -> None:
             f'spec.image.id: "{written[:40]}" is no digest, so any image of that name is started; '
             "`coterie image ls -o json` shows the id that pins it"
         )
+    annotations = (attempt.obj.get("metadata") or {}).get("annotations") or {}
+    if any(key in annotations for key in _VERSION_MARKS):
+        for fault in engine_versions.annotation_faults(annotations):
+            attempt.warn(f"metadata.annotations: {fault}; the AppImage counts as one without a version")
+
+
+class PinnedEngineAdmission:
+    """Refuses to change what a pinned version runs."""
+
+    def __init__(self, find: FindCollection) -> None:
+        self._find = find
+
+    def __call__(self, attempt: AdmissionRequest) -> None:
+        if not _is_app_image(attempt) or attempt.verb == "delete" or attempt.old is None or attempt.subresource:
+            return
+        if _content(attempt.old) == _content(attempt.obj):
+            return
+        if jobs := pinning_jobs(self._find, attempt.name):
+            raise _refused(attempt, jobs, "add the new version under another name")
+
+
+def pinned_deletion_steps(find: FindCollection) -> Mapping[tuple[str, str], Step]:
+    def check(attempt: AdmissionRequest) -> None:
+        if jobs := pinning_jobs(find, attempt.name):
+            raise _refused(attempt, jobs, "remove it when they have ended, or stop them")
+
+    return {(APP_IMAGES.resource.group, APP_IMAGES.resource.plural): check}
+
+
+def _is_app_image(attempt: AdmissionRequest) -> bool:
+    resource = APP_IMAGES.resource
+    return (attempt.resource.group, attempt.resource.plural) == (resource.group, resource.plural)
+
+
+def _content(image: Object) -> tuple[object, ...]:
+    annotations = (image.get("metadata") or {}).get("annotations") or {}
+    return image.get("spec"), *(annotations.get(key) for key in _VERSION_MARKS)
+
+
+def _refused(attempt: AdmissionRequest, jobs: list[str], step: str) -> Forbidden:
+    more = f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
+    named = ", ".join(jobs[:_SHOWN]) + more
+    return Forbidden(
+        f'appimages.{APP_IMAGES.resource.group} "{attempt.name}" is forbidden: '
+        f"{'job' if len(jobs) == 1 else 'jobs'} {named} {'is' if len(jobs) == 1 else 'are'} pinned to it; {step}"
+    )
+
+
+class _Pin(msgspec.Struct, frozen=True, rename="camel"):
+    version: str = ""
+    app_image: str = ""
+
+
+class _PinnedStatus(msgspec.Struct, frozen=True, rename="camel"):
+    completion_time: str | None = None
+    engine_pins: dict[str, dict[str, _Pin]] | None = None
+
+
+class _PinnedJob(msgspec.Struct, frozen=True):
+    status: _PinnedStatus = _PinnedStatus()
+
+
+_decode_job = msgspec.json.Decoder(_PinnedJob).decode
+
+
+def pinning_jobs(find: FindCollection, name: str) -> list[str]:
+    """Jobs that have not ended and are pinned to this AppImage as a version of an engine, by name."""
+    found = find(JOBS_KEY)
+    out = []
+    for entry in found.entries(CROSS_DOMAIN) if found is not None else ():
+        status = _decode_job(entry.raw).status
+        if status.completion_time is None and any(
+            pin.app_image == name and pin.version
+            for parties in (status.engine_pins or {}).values()
+            for pin in parties.values()
+        ):
+            out.append(entry.name)
+    return sorted(out)

@@ -1,6 +1,6 @@
 """Which engine pods may call what, and whether Envoy knows it yet.
 
-    callers.set("100.96.128.7", {"task-x-0-psi.bob.svc", "reporter.master.svc"})
+    callers.set("100.96.128.7", {"task-x-0-psi.bob.svc", "reporter.master.svc"}, task="task-x")
     await callers.loaded("100.96.128.7", timeout=5.0)       # before the pod's first container starts
     ...
     callers.remove("100.96.128.7")
@@ -22,17 +22,17 @@ class PodCallers:
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self.on_change = on_change
         """Called after each change."""
-        self._wanted: dict[str, frozenset[str]] = {}
-        self._in_force: dict[str, frozenset[str]] = {}
+        self._wanted: dict[str, PodCaller] = {}
+        self._in_force: dict[str, PodCaller] = {}
         self._stale: set[str] = set()
         self._waiters: set[asyncio.Future[None]] = set()
 
-    def set(self, address: str, hosts: Iterable[str]) -> None:
-        """The pod with this address may call these hosts and no others."""
-        names = frozenset(each.lower() for each in hosts)
+    def set(self, address: str, hosts: Iterable[str], task: str = "") -> None:
+        """The pod with this address may call these hosts and no others, and use the message queue for this task."""
+        caller = PodCaller(address, frozenset(each.lower() for each in hosts), task)
         self._stale.discard(address)
-        if self._wanted.get(address) != names:
-            self._wanted[address] = names
+        if self._wanted.get(address) != caller:
+            self._wanted[address] = caller
             self.on_change()
 
     def remove(self, address: str) -> None:
@@ -42,7 +42,7 @@ class PodCallers:
             self.on_change()
 
     def snapshot(self) -> tuple[PodCaller, ...]:
-        return tuple(PodCaller(address, hosts) for address, hosts in sorted(self._wanted.items()))
+        return tuple(caller for _, caller in sorted(self._wanted.items()))
 
     async def loaded(self, address: str, timeout: float) -> None:
         """Until Envoy decides by what was last set, or removed, for this address. TimeoutError."""
@@ -61,7 +61,7 @@ class PodCallers:
         """What Envoy was last given by an earlier life. What was set since then counts."""
         for each in known:
             if each.address not in self._wanted:
-                self._wanted[each.address] = each.hosts
+                self._wanted[each.address] = each
                 self._stale.add(each.address)
 
     def drop_stale(self) -> None:
@@ -76,7 +76,7 @@ class PodCallers:
 
     def accepted(self, callers: Iterable[PodCaller]) -> None:
         """Envoy decides by these now."""
-        self._in_force = {each.address: each.hosts for each in callers}
+        self._in_force = {each.address: each for each in callers}
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -30,6 +30,11 @@ from coterie.kuscia.gateway.snapshot_cache import remembered
 HANDSHAKE = "handshake"
 DIAGNOSE = "diagnose"
 DIAGNOSE_GRPC = "diagnose-grpc"
+FUNCTIONS = "functions"
+EVIDENCE = "evidence"
+TRANSPORT = "transport"
+TRANSPORT_ENGINES = "transport-engines"
+BFIA = "bfia"
 DIRECT = "direct"
 _DIRECT_HTTP2 = "direct-http2"
 _PODS = "-pods"
@@ -40,6 +45,11 @@ _MANY = 1 << 16
 _SERVICE_HTTP2: Json = {"allow_connect": True}
 _OF_ALL_SERVICES = 1 << 20
 _DIAGNOSTIC_CALLS = 128
+_FUNCTION_CALLS = 1024
+_CHECKPOINTS = 64
+_TRANSPORT_CALLS = 4096
+"""Of partners, and as many of our own engines: many of them wait for messages."""
+_SCHEDULE_CALLS = 64
 NEVER_ARRIVED: Json = {"retry_on": "connect-failure,refused-stream,reset-before-request", "num_retries": 2}
 """What may be tried again is only what certainly never reached the other side."""
 
@@ -77,6 +87,22 @@ def clusters(inputs: SnapshotInputs) -> tuple[list[Json], list[SnapshotProblem]]
         bounded: Json = {"circuit_breakers": _breakers(_DIAGNOSTIC_CALLS)}
         found.append(cluster(DIAGNOSE, [inputs.diagnose.http], _LOCAL_CONNECT_SECONDS, {}) | bounded)
         found.append(cluster(DIAGNOSE_GRPC, [inputs.diagnose.grpc], _LOCAL_CONNECT_SECONDS, http2) | bounded)
+    if inputs.functions is not None:
+        bounded = {"circuit_breakers": _breakers(_FUNCTION_CALLS)}
+        found.append(cluster(FUNCTIONS, [inputs.functions.socket], _LOCAL_CONNECT_SECONDS, {}) | bounded)
+    if inputs.evidence is not None:
+        bounded = {"circuit_breakers": _breakers(_CHECKPOINTS)}
+        found.append(cluster(EVIDENCE, [inputs.evidence.socket], _LOCAL_CONNECT_SECONDS, {}) | bounded)
+    if inputs.transport is not None:
+        bounded = {"circuit_breakers": _breakers(_TRANSPORT_CALLS)}
+        for name, socket_address in (
+            (TRANSPORT, inputs.transport.partners),
+            (TRANSPORT_ENGINES, inputs.transport.engines),
+        ):
+            found.append(cluster(name, [socket_address], _LOCAL_CONNECT_SECONDS, {}) | bounded)
+    if inputs.bfia is not None:
+        bounded = {"circuit_breakers": _breakers(_SCHEDULE_CALLS)}
+        found.append(cluster(BFIA, [inputs.bfia.socket], _LOCAL_CONNECT_SECONDS, {}) | bounded)
     problems: list[SnapshotProblem] = []
     for route in inputs.outbound:
         if not route.host or route.via or route.tunnel:

@@ -153,6 +153,39 @@ class TransitGrant:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionsInbox:
+    """Where partners' calls and replies to functions go, and whose."""
+
+    socket: SocketAddress
+    callers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceInbox:
+    """Where checkpoints of partners' evidence logs go, and whose."""
+
+    socket: SocketAddress
+    callers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TransportInbox:
+    """The message queue of engines: where messages of partners go, and whose, and where our own engines take them."""
+
+    partners: SocketAddress
+    engines: SocketAddress
+    callers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BfiaInbox:
+    """Where scheduling requests of partners that speak BFIA go, and whose."""
+
+    socket: SocketAddress
+    callers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """Sizes and times with the reasons for their defaults."""
 
@@ -190,6 +223,8 @@ class PodCaller:
     hosts: frozenset[str] = frozenset()
     """`*`: everything. Host names in lower case, without port: `task-x-0-psi.bob.svc`. One that is followed by a path may be called with this
     path and query only: `reporter.master.svc/report/progress?task_id=task-x`."""
+    task: str = ""
+    """Of an engine: the task whose sessions of the message queue it may use; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +279,14 @@ class SnapshotInputs:
     """The socket of the child process that encrypts bodies; None: there is none, and routes that ask for it are refused."""
     diagnose: DiagnosticSockets | None = None
     """None: there is no diagnostic endpoint for partners."""
+    functions: FunctionsInbox | None = None
+    """None: no partner takes part in functions of ours."""
+    evidence: EvidenceInbox | None = None
+    """None: no partner's control plane has a route of its own to us."""
+    bfia: BfiaInbox | None = None
+    """None: no partner speaks BFIA."""
+    transport: TransportInbox | None = None
+    """None: there is no message queue here."""
     tuning: Tuning = Tuning()
 
     @property

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from coterie.kuscia.api import evidence_exchange
+from coterie.kuscia.bfia import wire
+
 Json = dict[str, Any]
 
 # ---- headers that gateways exchange; HTTP/2 knows only lower case ----
@@ -33,6 +36,23 @@ HANDSHAKE_SERVICE = "kuscia-handshake"
 API_SERVICE = "apiserver"
 KUSCIA_API_SERVICE = "kusciaapi"
 DIAGNOSE_SERVICE = "diagnose"
+FUNCTIONS_SERVICE = "coterie-functions"
+"""Where partners' functions send calls and replies to ours (functions/hops)."""
+EVIDENCE_SERVICE = evidence_exchange.EVIDENCE_SERVICE
+"""Where partners' control planes send checkpoints of their evidence logs (kuscia/evidence)."""
+TRANSPORT_SERVICE = "transport"
+"""The message queue of engines (kuscia/transport)."""
+SCHEDULER_SERVICE = wire.SCHEDULER_SERVICE
+"""Where partners that speak BFIA send scheduling requests (kuscia/bfia)."""
+FUNCTION_CALLS_PATH = "/functions/v1/hops"
+FUNCTION_REPLIES_PATH = "/functions/v1/replies"
+
+# ---- headers and paths of the message queue, BFIA's ----
+PTP_SESSION = "x-ptp-session-id"
+PTP_SOURCE_NODE = "x-ptp-source-node-id"
+PTP_SOURCE_INSTITUTION = "x-ptp-source-inst-id"
+PTP_TARGET_NODE = "x-ptp-target-node-id"
+CHANNEL_PATH = "/v1/interconn/chan/"
 
 # ---- headers between the gateways of one domain ----
 TUNNEL_HERE = "x-coterie-tunnel"

@@ -65,6 +65,31 @@ class GatewayPaths:
     def diagnose_grpc_socket(self) -> SocketAddress:
         return self._socket("diagnose-g.sock")
 
+    @property
+    def hops_socket(self) -> SocketAddress:
+        """Where partners' calls and replies to functions arrive."""
+        return self._socket("hops.sock")
+
+    @property
+    def witness_socket(self) -> SocketAddress:
+        """Where checkpoints of partners' evidence logs arrive."""
+        return self._socket("witness.sock")
+
+    @property
+    def transport_socket(self) -> SocketAddress:
+        """Where messages of partners' engines arrive."""
+        return self._socket("ptp.sock")
+
+    @property
+    def transport_engines_socket(self) -> SocketAddress:
+        """Where our own engines take their messages."""
+        return self._socket("ptp-own.sock")
+
+    @property
+    def bfia_socket(self) -> SocketAddress:
+        """Where scheduling requests of partners that speak BFIA arrive."""
+        return self._socket("bfia.sock")
+
     def _socket(self, name: str) -> SocketAddress:
         return SocketAddress(str(self.run / name), 0)
 
@@ -73,4 +98,6 @@ def _short(wanted: Path, home: Path) -> Path:
     """The path of a socket has a limit; below a deep root the sockets lie among the machine's temporary files."""
     if len(str(wanted).encode()) <= _LONGEST_RUN:
         return wanted
-    return Path(tempfile.gettempdir()) / f"coterie-{sha256(str(home).encode()).hexdigest()[:16]}"
+    name = f"coterie-{sha256(str(home).encode()).hexdigest()[:16]}"
+    found = Path(tempfile.gettempdir()) / name
+    return found if len(str(found).encode()) <= _LONGEST_RUN else Path("/tmp") / name

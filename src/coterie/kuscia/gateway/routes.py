@@ -2,11 +2,16 @@
 
     external   kuscia-handshake.<us>.svc    our handshake and registration server, without token
                diagnose.<us>.svc            our diagnostic endpoint, for partners only
+               coterie-functions.<us>.svc   calls and replies of partners that take part in our functions, two paths
+               interconn-scheduler.<us>.svc scheduling requests of partners that speak BFIA, seven paths
+               coterie-evidence.<us>.svc    checkpoints and statements of partners' control planes, five paths
+               transport.<us>.svc           messages for our engines (kuscia/transport), two paths
                <service>.<us>.svc           our services, each for the domains it is opened to
                *.<third>.svc                what we carry for a partner that was granted it
                anything else                403 as for what is not opened, and 401 for whom we do not know
 
     internal   kuscia-handshake.<us>.svc    as above; the node itself calls all of these, pods what `pod_access` allows
+               transport.<us>.svc           pop, peek and release here, push at the partner that the call names
                <service>.<us>.svc           our services, for our own pods
                *.<partner>.svc              the partner's gateway, with our name and token
                hosts of Dns objects         endpoints of our services, by path (ingress.py)
@@ -20,8 +25,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from coterie.kuscia.api.evidence_exchange import EVIDENCE_PATHS
+from coterie.kuscia.bfia import wire
 from coterie.kuscia.gateway import ingress, peer_gateways, task_bandwidth, transit, tunnel
-from coterie.kuscia.gateway.clusters import DIAGNOSE, DIAGNOSE_GRPC, HANDSHAKE
+from coterie.kuscia.gateway.clusters import (
+    BFIA,
+    DIAGNOSE,
+    DIAGNOSE_GRPC,
+    EVIDENCE,
+    FUNCTIONS,
+    HANDSHAKE,
+    TRANSPORT,
+    TRANSPORT_ENGINES,
+)
 from coterie.kuscia.gateway.crypt import routing as crypt
 from coterie.kuscia.gateway.crypt.exchange import RouteSide
 from coterie.kuscia.gateway.egress import (
@@ -38,32 +54,51 @@ from coterie.kuscia.gateway.egress import (
 )
 from coterie.kuscia.gateway.identity import about, access_of_domains, without_secrets
 from coterie.kuscia.gateway.model import (
+    BfiaInbox,
     DomainService,
+    EvidenceInbox,
+    FunctionsInbox,
     Route,
     RoutePort,
     SnapshotInputs,
     SnapshotProblem,
+    TransportInbox,
 )
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     AUTH_FILTER,
     BANDWIDTH_FILTER,
+    CHANNEL_PATH,
     DIAGNOSE_RATE_FILTER,
     DIAGNOSE_SERVICE,
     DOWNSTREAM_PROTOCOL,
     ERROR,
+    EVIDENCE_SERVICE,
     FILTER_CONFIG,
+    FUNCTION_CALLS_PATH,
+    FUNCTION_REPLIES_PATH,
+    FUNCTIONS_SERVICE,
     HANDSHAKE_SERVICE,
     HOST,
     IF_PRESENT,
     LOCAL_RATE_LIMIT,
+    ORIGIN,
     PEER_FINGERPRINT,
     PEER_KEY,
+    PTP_SESSION,
+    PTP_SOURCE_INSTITUTION,
+    PTP_SOURCE_NODE,
+    PTP_TARGET_NODE,
+    SCHEDULER_SERVICE,
+    SOURCE,
     TRACE_BAGGAGE,
+    TRANSPORT_SERVICE,
     Json,
     header,
     literal,
+    seconds,
 )
+from coterie.kuscia.gateway.pod_access import sessions_of, transport_hosts
 from coterie.kuscia.gateway.service_hosts import (
     ALL,
     NOT_OPENED,
@@ -78,6 +113,12 @@ EXTERNAL = "external"
 INTERNAL = "internal"
 _DIAGNOSTIC_BURST = 500
 """Calls; 100 more each second."""
+_FUNCTION_CALL_SECONDS = 30.0
+_CHECKPOINT_SECONDS = 10.0
+_TRANSPORT_SECONDS = 330.0
+"""Somebody may wait 300 s for a message, or for room for one."""
+_INVOKE_PATH, _PUSH_PATH = CHANNEL_PATH + "invoke", CHANNEL_PATH + "push"
+_SCHEDULE_SECONDS = 30.0
 _HANDSHAKE_PATHS = ("/handshake", "/register")
 
 
@@ -87,8 +128,12 @@ def external_routes(inputs: SnapshotInputs, live: frozenset[str]) -> Json:
     place = service_host_context(inputs)
     opened = (service_for_partners(place, each, decorating) for each in _services(inputs) if not each.domain_only)
     diagnostic = [_diagnostic_host(inputs)] if inputs.diagnose is not None else []
+    inboxes = [_functions_host(inputs, inputs.functions)] if inputs.functions is not None else []
+    inboxes += [_evidence_host(inputs, inputs.evidence)] if inputs.evidence is not None else []
+    inboxes += [_messages_host(inputs, inputs.transport)] if inputs.transport is not None else []
+    inboxes += [_bfia_host(inputs, inputs.bfia)] if inputs.bfia is not None else []
     hosts = [
-        *(crypt.for_partners(each, inputs) for each in diagnostic),
+        *(crypt.for_partners(each, inputs) for each in (*diagnostic, *inboxes)),
         *(crypt.for_partners(each, inputs) for each in opened),
         *_carried(inputs, live),
         *transit.carrier_hosts(inputs, live),
@@ -103,6 +148,7 @@ def external_routes(inputs: SnapshotInputs, live: frozenset[str]) -> Json:
 
 def internal_routes(inputs: SnapshotInputs, live: frozenset[str]) -> tuple[Json, list[SnapshotProblem]]:
     hosts = [_handshake_host(inputs, outside=False)]
+    hosts += [_own_messages_host(inputs, live)] if inputs.transport is not None else []
     place = service_host_context(inputs)
     hosts += [service_for_own(place, each) for each in _services(inputs)]
     problems: list[SnapshotProblem] = []
@@ -226,6 +272,124 @@ def _diagnostic_host(inputs: SnapshotInputs) -> Json:
             {"match": ALL, "route": send_to(idle, DIAGNOSE)},
         ],
     }
+
+
+# ---- inboxes of functions and of evidence ----
+
+
+def _functions_host(inputs: SnapshotInputs, inbox: FunctionsInbox) -> Json:
+    """For listed partners, which speak for themselves; the table of our own pods does not have it. No call is long: it is answered when it is on the
+    bus. Who else asks learns as little as about any other name."""
+    action = send_to(_FUNCTION_CALL_SECONDS, FUNCTIONS) | {"timeout": seconds(_FUNCTION_CALL_SECONDS)}
+    return _inbox_host(inputs, FUNCTIONS_SERVICE, inbox.callers, (FUNCTION_CALLS_PATH, FUNCTION_REPLIES_PATH), action)
+
+
+def _evidence_host(inputs: SnapshotInputs, inbox: EvidenceInbox) -> Json:
+    """As the inbox of functions, for partners' control planes."""
+    action = send_to(_CHECKPOINT_SECONDS, EVIDENCE) | {"timeout": seconds(_CHECKPOINT_SECONDS)}
+    return _inbox_host(inputs, EVIDENCE_SERVICE, inbox.callers, EVIDENCE_PATHS, action)
+
+
+def _bfia_host(inputs: SnapshotInputs, inbox: BfiaInbox) -> Json:
+    """As the inbox of functions, for partners whose Domain says that they speak BFIA."""
+    action = send_to(_SCHEDULE_SECONDS, BFIA) | {"timeout": seconds(_SCHEDULE_SECONDS)}
+    return _inbox_host(inputs, SCHEDULER_SERVICE, inbox.callers, wire.POSTS, action, gets=wire.GETS)
+
+
+def _inbox_host(
+    inputs: SnapshotInputs,
+    service: str,
+    callers: Iterable[str],
+    paths: Sequence[str],
+    action: Json,
+    *,
+    gets: Sequence[str] = (),
+) -> Json:
+    asked = [*((path, _POST) for path in paths), *((path, _GET) for path in gets)]
+    routes: list[Json] = [
+        {"match": {"path": path, "headers": [_is(SOURCE, each), _is(ORIGIN, each), method]}, "route": action}
+        for each in sorted(callers)
+        for path, method in asked
+    ]
+    return {
+        "name": service,
+        "domains": [f"{service}.{name}.svc" for name in inputs.names],
+        "routes": [*routes, {"match": ALL, **NOT_OPENED}],
+    }
+
+
+def _is(name: str, value: str) -> Json:
+    return {"name": name, "string_match": {"exact": value}}
+
+
+_POST = _is(":method", "POST")
+_GET = _is(":method", "GET")
+
+
+# ---- the message queue ----
+
+
+def _messages_host(inputs: SnapshotInputs, inbox: TransportInbox) -> Json:
+    """For partners that speak for themselves. Taking messages is for our own engines."""
+    paths = (_INVOKE_PATH, CHANNEL_PATH + "transport")
+    return _inbox_host(inputs, TRANSPORT_SERVICE, inbox.callers, paths, send_to(_TRANSPORT_SECONDS, TRANSPORT))
+
+
+def _own_messages_host(inputs: SnapshotInputs, live: frozenset[str]) -> Json:
+    """For engines; `pod_access` has seen to it that each names a session of its own task."""
+    action = send_to(_TRANSPORT_SECONDS, TRANSPORT_ENGINES)
+    ours = {"match": _push_to(inputs.domain), "route": action | {"prefix_rewrite": _INVOKE_PATH}}
+    nobody = "There is no route to the domain that x-ptp-target-node-id names."
+    return {
+        "name": TRANSPORT_SERVICE,
+        "domains": [*transport_hosts(inputs.domain)],
+        # Ours to say, whatever an engine wrote.
+        "request_headers_to_add": [header(each, inputs.domain) for each in (PTP_SOURCE_NODE, PTP_SOURCE_INSTITUTION)],
+        "routes": [
+            *({"match": {"path": CHANNEL_PATH + each}, "route": action} for each in ("pop", "peek", "release")),
+            ours,
+            *(made for route in inputs.outbound for made in _pushes(inputs, route, live)),
+            {"match": {"path": _PUSH_PATH}, **refusal(404, nobody)},
+            {"match": ALL, **refusal(404, "There is push, pop, peek and release.")},
+        ],
+    }
+
+
+def _push_to(domain: str, *more: Json) -> Json:
+    return {"path": _PUSH_PATH, "headers": [_is(PTP_TARGET_NODE, domain), *more]}
+
+
+def _pushes(inputs: SnapshotInputs, route: Route, live: frozenset[str]) -> list[Json]:
+    """A push to this partner goes to its gateway as `invoke`, under our name."""
+    target = route.destination
+    why = _refused(inputs, route, live)
+    leaving = sender(inputs, route) if not why else None
+    if leaving is not None and (lacks_token(leaving) or crypt.lacks_key(route)):
+        why = "no token has been agreed on yet"
+    if leaving is None or why:
+        return [{"match": _push_to(target), **refusal(503, f"{about(route)}: {why}")}]
+    ports = live_ways(inputs, leaving, live)
+    # The least that carries HTTP: a port for gRPC only where there is no other.
+    ports = [port for port in ports if not port.grpc][:1] or ports[:1]
+    host = f"{TRANSPORT_SERVICE}.{target}.svc"
+    naming = [header(HOST, host), *credentials(leaving)]
+    limited = sorted(task_bandwidth.outgoing(inputs, target).items())
+    made: list[Json] = []
+    for task, bandwidth in (*limited, ("", None)):
+        session = [{"name": PTP_SESSION, "string_match": {"safe_regex": {"regex": sessions_of(task)}}}] if task else []
+        for each in _forward(inputs, leaving, ports, bandwidth=bandwidth):
+            action = {"host_rewrite_literal": host, **each["route"]}
+            action["prefix_rewrite"] = action.get("prefix_rewrite", "").rstrip("/") + _INVOKE_PATH
+            made.append(
+                each
+                | {
+                    "match": _push_to(target, *session),
+                    "route": action,
+                    "request_headers_to_add": naming,
+                    "request_headers_to_remove": list(TRACE_BAGGAGE),
+                }
+            )
+    return [crypt.encrypted(each, route, RouteSide.CALL) for each in made] if route.body_encryption else made
 
 
 # ---- partners ----

@@ -67,6 +67,8 @@ class GatewaySettings:
     """Where KusciaAPI takes what lites send, on a control plane."""
     diagnose: bool = True
     """Partners may measure their links to us (`gateway.diagnose`)."""
+    transport: bool = False
+    """The domain has a message queue for engines (`transport`)."""
     workers: int = 1
     """Envoy's worker threads."""
     command_prefix: tuple[str, ...] = ()

@@ -6,7 +6,7 @@
     tokens and credentials, opened ─────────────────────┘
 
 Built in, besides the handshake: on a control plane the services `reporter` and `kusciaapi`, opened to the lites of this
-control plane, and `apiserver`; on every node the diagnostic endpoint, for partners (`diagnosis/`). `apiserver` is opened to the lites and to partners' control planes, each of which calls with the credential of its own service account, which this gateway
+control plane, and `apiserver`; on every node the diagnostic endpoint, for partners (`diagnosis/`); where Actions are, the inbox for partners' calls (functions/hops); on a control plane the one for checkpoints of partners' control planes (kuscia/evidence). `apiserver` is opened to the lites and to partners' control planes, each of which calls with the credential of its own service account, which this gateway
 adds: nobody outside holds one, and what a caller brings itself is replaced. A caller that another domain speaks for does not
 get one: the carrier could then act in its name.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -31,20 +31,33 @@ from coterie.kube.network.ingress.model import NO_INGRESS, IngressProblem, Ingre
 from coterie.kube.network.ingress.plan import NO_OBJECTS, IngressObjects, ingress_table
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domainroutes import route_faults
-from coterie.kuscia.api.types.domain import KUSCIA_PROTOCOL, Domain, DomainRoute, Gateway
+from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, KUSCIA_PROTOCOL, Domain, DomainRoute, Gateway
 from coterie.kuscia.gateway.addresses import KeyPair, Protocol, SocketAddress
 from coterie.kuscia.gateway.certificate_validity import next_change, out_of_date
 from coterie.kuscia.gateway.model import (
     MASTER,
+    BfiaInbox,
     DiagnosticSockets,
     DomainService,
+    EvidenceInbox,
+    FunctionsInbox,
     PodCaller,
     Route,
     RoutePort,
     SnapshotInputs,
     SnapshotProblem,
+    TransportInbox,
 )
-from coterie.kuscia.gateway.names import API_SERVICE, DIAGNOSE_SERVICE, HANDSHAKE_SERVICE, KUSCIA_API_SERVICE
+from coterie.kuscia.gateway.names import (
+    API_SERVICE,
+    DIAGNOSE_SERVICE,
+    EVIDENCE_SERVICE,
+    FUNCTIONS_SERVICE,
+    HANDSHAKE_SERVICE,
+    KUSCIA_API_SERVICE,
+    SCHEDULER_SERVICE,
+    TRANSPORT_SERVICE,
+)
 from coterie.kuscia.gateway.objects import limits_of, route_of, service_of, task_links_of
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.pod_upstreams import is_ordinary_pod
@@ -53,7 +66,16 @@ from coterie.kuscia.gateway.transit import grants_of
 from coterie.kuscia.identity.domain_identity import DomainIdentity
 
 REPORTER_SERVICE = "reporter"
-_RESERVED = (API_SERVICE, DIAGNOSE_SERVICE, KUSCIA_API_SERVICE, HANDSHAKE_SERVICE)
+_RESERVED = (
+    API_SERVICE,
+    DIAGNOSE_SERVICE,
+    KUSCIA_API_SERVICE,
+    FUNCTIONS_SERVICE,
+    EVIDENCE_SERVICE,
+    TRANSPORT_SERVICE,
+    SCHEDULER_SERVICE,
+    HANDSHAKE_SERVICE,
+)
 _AUTHORIZATION = "authorization"
 
 
@@ -83,6 +105,8 @@ class GatewayObjects:
     """A lite's way to its control plane, as agreed on before any object could be read."""
     callers: tuple[PodCaller, ...] = ()
     ingress: IngressObjects = NO_OBJECTS
+    function_callers: frozenset[str] = frozenset()
+    """Partners that call functions of ours, or answer calls of ours."""
 
 
 class InputCache:
@@ -162,6 +186,10 @@ def inputs_of(
         services=tuple(services),
         crypt=world.crypt,
         diagnose=DiagnosticSockets(places.diagnose_socket, places.diagnose_grpc_socket) if settings.diagnose else None,
+        functions=_functions(world, settings, places),
+        evidence=_evidence(world, settings, places),
+        transport=_transport(world, settings, places),
+        bfia=_bfia(world, settings, places),
         limits=limits_of(world.services),
         task_links=task_links_of(world.services, settings.domain),
         peer_gateways=_peer_gateways(world.peer_gateways, settings),
@@ -172,6 +200,65 @@ def inputs_of(
         transit=tuple(grant for each in world.routes if not each.metadata.deleting for grant in grants_of(each)),
     )
     return inputs, problems
+
+
+def _functions(world: GatewayObjects, settings: GatewaySettings, places: GatewayPaths) -> FunctionsInbox | None:
+    """Only partners with a route of their own to us: a carrier does not speak for them here."""
+    known = {
+        each.spec.source
+        for each in world.routes
+        if each.spec.destination == settings.domain and not each.metadata.deleting
+    }
+    callers = world.function_callers & known - {settings.domain}
+    return FunctionsInbox(places.hops_socket, callers) if callers else None
+
+
+def _evidence(world: GatewayObjects, settings: GatewaySettings, places: GatewayPaths) -> EvidenceInbox | None:
+    """For control planes of partners with a route of their own to us. A lite keeps no jobs, and reads no Domains."""
+    if not settings.control_plane:
+        return None
+    callers = frozenset(each.metadata.name for each in _partner_masters(world, settings))
+    return EvidenceInbox(places.witness_socket, callers) if callers else None
+
+
+def _transport(world: GatewayObjects, settings: GatewaySettings, places: GatewayPaths) -> TransportInbox | None:
+    """Only where pods have a network of their own: elsewhere nobody could tell which engine calls. Partners need a route
+    of their own to us; which session each may use is decided behind the socket."""
+    if not settings.transport or settings.pods is None:
+        return None
+    callers = frozenset(
+        each.spec.source
+        for each in world.routes
+        if each.spec.destination == settings.domain
+        and each.spec.source != settings.domain
+        and not each.metadata.deleting
+    )
+    return TransportInbox(places.transport_socket, places.transport_engines_socket, callers)
+
+
+def _bfia(world: GatewayObjects, settings: GatewaySettings, places: GatewayPaths) -> BfiaInbox | None:
+    """For control planes of partners that speak BFIA and have a route of their own to us."""
+    if not settings.control_plane:
+        return None
+    callers = frozenset(
+        each.metadata.name for each in _partner_masters(world, settings) if each.protocol == BFIA_PROTOCOL
+    )
+    return BfiaInbox(places.bfia_socket, callers) if callers else None
+
+
+def _partner_masters(world: GatewayObjects, settings: GatewaySettings) -> Iterator[Domain]:
+    """Partners' control planes with a route of their own to us."""
+    for each in world.routes:
+        domain = world.domains.get(each.spec.source)
+        if (
+            each.spec.destination == settings.domain
+            and not each.metadata.deleting
+            and domain is not None
+            and domain.partner
+            and not domain.metadata.deleting
+            and domain.spec.master in ("", each.spec.source)
+        ):
+            yield domain
 
 
 def _ingress_table(world: GatewayObjects, settings: GatewaySettings) -> tuple[IngressTable, Sequence[IngressProblem]]:

@@ -9,7 +9,7 @@ Whoever schedules, shows or alarms reads it there. A value that hardly changes i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -20,7 +20,7 @@ from coterie.kube.api.errors import ApiError
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
-from coterie.kuscia.api.types.domain import GATEWAYS
+from coterie.kuscia.api.types.domain import GATEWAYS, TaskLinkUsage
 from coterie.kuscia.gateway.admin import AdminError
 from coterie.kuscia.gateway.link_meter import LinkMeter, MeasuredBandwidth, noticeable
 from coterie.kuscia.gateway.model import SnapshotInputs
@@ -50,9 +50,11 @@ class UsageMonitor:
         inputs: Callable[[], SnapshotInputs | None],
         running: asyncio.Event,
         *,
+        record: Callable[[Sequence[TaskLinkUsage]], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`inputs`: what Envoy was last configured with. `running`: set while one of our tasks has services."""
+        """`inputs`: what Envoy was last configured with. `running`: set while one of our tasks has services. `record`: gets
+        each measurement."""
         self.ready = asyncio.Event()
         self._client = client
         self._domain = domain
@@ -60,6 +62,7 @@ class UsageMonitor:
         self._admin = admin
         self._inputs = inputs
         self._running = running
+        self._record = record
         self._clock = clock
         self._meter = LinkMeter()
         self._written: MeasuredBandwidth | None = None
@@ -91,6 +94,8 @@ class UsageMonitor:
         counters = read_counters(stats, self._domain, peers)
         now = self._clock.monotonic()
         found = self._meter.observe(now, counters, inputs.task_links, inputs.limits, rfc3339(self._clock.now()))
+        if self._record is not None:
+            self._record(found.tasks)
         due = now - self._written_at >= REFRESH
         if self._written is None or due or noticeable(self._written, found):
             await self._write(found)

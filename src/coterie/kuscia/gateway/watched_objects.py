@@ -18,6 +18,8 @@ from coterie.kube.api.types.network import ENDPOINTS, SERVICES
 from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.network.ingress.plan import NO_OBJECTS, TLS_SECRET, IngressObjects
+from coterie.kuscia.api.functions.partners import ACTION_TARGETS, ActionTargets, inbox_callers
+from coterie.kuscia.api.functions.types import ACTION_GRANTS, ActionGrant
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DOMAINS, GATEWAYS, Domain, DomainRoute, Gateway
 from coterie.kuscia.control.last_seen import LiveGateways
 from coterie.kuscia.gateway.settings import GatewaySettings
@@ -58,6 +60,13 @@ class WatchedObjects:
         ]
         if self._domains is not None:
             self._undo.append(self._domains.add_handler(self._domain_changed))
+        self._actions: Informer[ActionTargets] | None = None
+        self._action_grants: Informer[ActionGrant] | None = None
+        if settings.control_plane:
+            self._actions = informers.get(ACTION_TARGETS, settings.domain)
+            self._action_grants = informers.get(ACTION_GRANTS, settings.domain)
+            self._undo.append(self._actions.add_handler(lambda change: self._on_change(change, action_matters)))
+            self._undo.append(self._action_grants.add_handler(lambda change: self._on_change(change, grant_matters)))
         self._cluster_domain = settings.cluster_domain
         self._ingresses: Informer[Ingress] | None = None
         self._classes: Informer[IngressClass] | None = None
@@ -78,8 +87,8 @@ class WatchedObjects:
     @property
     def _all(self) -> list[Informer[Any]]:
         found: list[Informer[Any]] = [self._routes, self._services, self._endpoints, self._gateways]
-        optional = (self._domains, self._ingresses, self._classes, self._secrets, self._dnses)
-        return [*found, *(each for each in optional if each is not None)]
+        optional = (self._domains, self._ingresses, self._classes, self._secrets, self._dnses, self._actions)
+        return [*found, *(each for each in (*optional, self._action_grants) if each is not None)]
 
     @property
     def ready(self) -> bool:
@@ -105,12 +114,18 @@ class WatchedObjects:
             endpoints=endpoints,
             ingress=self._ingress_objects(services, endpoints),
             domains={each.metadata.name: each for each in self._domains.cache.list()} if self._domains else {},
+            function_callers=self._function_callers(),
             peer_gateways=[
                 each
                 for each in self._gateways.cache.list(domain)
                 if each.metadata.name in live and each.metadata.name != self._instance
             ],
         )
+
+    def _function_callers(self) -> frozenset[str]:
+        if self._actions is None or self._action_grants is None:
+            return frozenset()
+        return inbox_callers(self._actions.cache.list(self._domain), self._action_grants.cache.list(self._domain))
 
     def _ingress_objects(
         self, services: Sequence[network.Service], endpoints: Mapping[str, network.Endpoints]
@@ -201,6 +216,14 @@ def ingress_matters(old: Ingress, new: Ingress) -> bool:
 
 def secret_matters(old: Secret, new: Secret) -> bool:
     return old.data != new.data
+
+
+def action_matters(old: ActionTargets, new: ActionTargets) -> bool:
+    return old.spec.next != new.spec.next
+
+
+def grant_matters(old: ActionGrant, new: ActionGrant) -> bool:
+    return old.spec.grant_domain != new.spec.grant_domain or old.metadata.deleting != new.metadata.deleting
 
 
 def dns_matters(old: Dns, new: Dns) -> bool:

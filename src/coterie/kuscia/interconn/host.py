@@ -26,7 +26,7 @@ from coterie.kube.control.preconditions import write, write_status
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.jobs.phases import JOB_UNSUCCESSFUL
-from coterie.kuscia.api.types.domain import DOMAINS, Domain
+from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, DOMAINS, Domain
 from coterie.kuscia.api.types.job import (
     CROSS_DOMAIN,
     KUSCIA_JOB_SUMMARIES,
@@ -82,7 +82,7 @@ class HostReconciler:
 
     async def reconcile_job(self, key: ObjectKey) -> Result:
         job = self.jobs.cache.by_key(key)
-        if job is None or not self._ours(job.spec.initiator):
+        if job is None or not self._ours(job.spec.initiator) or _speaks_bfia(job):
             return DONE
         masters = job_mirror.by_master(job.spec.party_domains, self._domains(job.spec.party_domains))
         if job.metadata.deleting:
@@ -135,7 +135,7 @@ class HostReconciler:
         if (ordered := job_mirror.newer_command_from(job, summary)) is not None:
             await write(self._client, KUSCIA_JOBS, job, {"metadata": {"labels": ordered}})
             return job, None  # its own event brings us back with everything else
-        merged = job_mirror.job_status_from(job.status, summary.status, parties)
+        merged = job_mirror.job_status_from(job, summary.status, parties)
         await write_status(self._client, KUSCIA_JOBS, job, job.status, merged)
         patch: dict[str, Any] = {}
         if (newer := job_mirror.newer_command_for(job, summary)) is not None:
@@ -175,7 +175,7 @@ class HostReconciler:
                 await self._delete(KUSCIA_TASK_SUMMARIES, key.name, old.metadata.namespace)
             return DONE
         job = self.jobs.cache.get((task.metadata.annotations or {}).get(labels.KUSCIA_JOB_ID, ""), CROSS_DOMAIN)
-        if job is None or not self._ours(task.spec.initiator):
+        if job is None or not self._ours(task.spec.initiator) or _speaks_bfia(job):
             return DONE
         # Also to partners that only take part in other tasks of the job: they must know when it is over.
         named = job.spec.party_domains
@@ -250,6 +250,11 @@ class HostReconciler:
             await self._client.delete(kind, name, namespace)
         except NotFound:
             return
+
+
+def _speaks_bfia(job: KusciaJob) -> bool:
+    """Its partners are told by kuscia/bfia."""
+    return (job.metadata.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE) == BFIA_PROTOCOL
 
 
 def job_key(obj: KusciaJob | KusciaJobSummary) -> list[ObjectKey]:

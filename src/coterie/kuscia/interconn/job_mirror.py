@@ -11,19 +11,28 @@ Nobody takes from a summary what it says about the taker's own domains.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from coterie.kube.api.meta import Object
+from coterie.kube.api.meta import Object, find_condition
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_partner, master_of
+from coterie.kuscia.api.job_statements import (
+    LONGEST_STATEMENT,
+    PartyStatement,
+    Statements,
+    statements_taken,
+    without_agreements,
+)
+from coterie.kuscia.api.jobs.conditions import WAITING
 from coterie.kuscia.api.jobs.phases import JOB_ENDED, TASK_ENDED
 from coterie.kuscia.api.jobs.retries import attempts_taken, most_retries, public_attempt
 from coterie.kuscia.api.partner_requests import job_taken
 from coterie.kuscia.api.types.domain import Domain
 from coterie.kuscia.api.types.job import (
+    ACCEPTED,
     CROSS_DOMAIN,
     JobPhase,
     JobStage,
@@ -36,6 +45,9 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskSummaryStatus,
 )
+from coterie.kuscia.api.waiting import WaitReason
+
+T = TypeVar("T")
 
 HOST_TASK_UID = labels.COTERIE_HOST_TASK_UID
 """Label of a task summary, and annotation of the member's task: which of the host's tasks of this name it is about."""
@@ -138,13 +150,14 @@ def summary_status(own: KusciaJobStatus, there: KusciaJobStatus, parties: tuple[
         start_time=own.start_time,
         completion_time=own.completion_time,
         approve_status=_merge_by_owner(own.approve_status, there.approve_status, parties),
+        party_statements=_merge_by_owner(own.party_statements, there.party_statements, parties),
         stage_status=_merge_by_owner(own.stage_status, there.stage_status, parties),
     )
 
 
 def _merge_by_owner(
-    ours: Mapping[str, str] | None, theirs: Mapping[str, str] | None, partner: Iterable[str]
-) -> dict[str, str] | None:
+    ours: Mapping[str, T] | None, theirs: Mapping[str, T] | None, partner: Iterable[str]
+) -> dict[str, T] | None:
     """Of the partner's domains what it says itself, of all others what we say."""
     named = set(partner)
     out = {key: value for key, value in (ours or {}).items() if key not in named}
@@ -153,7 +166,8 @@ def _merge_by_owner(
 
 
 def only_informs(before: KusciaJobStatus, after: KusciaJobStatus) -> bool:
-    """Whether a summary would say nothing that a member acts on: words and ends it does, how far tasks are it sees itself."""
+    """Whether a summary would say nothing that a member acts on: words and ends it does, how far tasks are it sees itself. What its host
+    agrees to comes with the task."""
     kept = replace(
         after,
         phase=before.phase,
@@ -161,8 +175,31 @@ def only_informs(before: KusciaJobStatus, after: KusciaJobStatus) -> bool:
         message=before.message,
         task_status=before.task_status,
         start_time=before.start_time,
+        party_statements=before.party_statements,
     )
+    if without_agreements(after.party_statements) != without_agreements(before.party_statements):
+        return False
     return kept == before and not (after.phase != before.phase and after.phase in JOB_ENDED)
+
+
+def only_confirms(before: KusciaJobStatus, after: KusciaJobStatus) -> bool:
+    """Whether a member learns nothing but that others agree with it, which the task that they begin says too."""
+    waiting = find_condition(before.conditions, WAITING)
+    if replace(after, party_statements=before.party_statements) != before or (
+        waiting is not None and waiting.reason == WaitReason.AGREEMENT
+    ):
+        return False
+    if without_agreements(after.party_statements) != without_agreements(before.party_statements):
+        return False
+    own: dict[str, set[str]] = {}
+    for statement in (before.party_statements or {}).values():
+        for alias, task in (statement.tasks or {}).items():
+            own.setdefault(alias, set()).add(task.agreement)
+    return all(
+        task.agreement in own.get(alias, ())
+        for statement in (after.party_statements or {}).values()
+        for alias, task in (statement.tasks or {}).items()
+    )
 
 
 def newer_command_from(job: KusciaJob, summary: KusciaJobSummary) -> Object | None:
@@ -186,9 +223,10 @@ def newer_command_for(job: KusciaJob, summary: KusciaJobSummary) -> tuple[Object
     return {labels.KUSCIA_JOB_STAGE_VERSION: str(ours)}, spec
 
 
-def job_status_from(own: KusciaJobStatus, summary: KusciaJobStatus, others: Iterable[str]) -> KusciaJobStatus:
+def job_status_from(job: KusciaJob, summary: KusciaJobStatus, others: Iterable[str]) -> KusciaJobStatus:
     """Our job with what the summary says about `others`, who are not ours."""
-    named = tuple(others)
+    named, own = tuple(others), job.status
+    aliases = {task.alias for task in job.spec.tasks}
     created = {
         key: tuple(party_status for party_status in each if party_status.domain_id in named)
         for key, each in (summary.party_task_create_status or {}).items()
@@ -197,14 +235,13 @@ def job_status_from(own: KusciaJobStatus, summary: KusciaJobStatus, others: Iter
     return replace(
         own,
         approve_status=_with(own.approve_status, summary.approve_status, named),
+        party_statements=statements_taken(own.party_statements, summary.party_statements, named, aliases),
         stage_status=_with(own.stage_status, summary.stage_status, named),
         party_task_create_status=merged or None,
     )
 
 
-def _with(
-    ours: Mapping[str, str] | None, theirs: Mapping[str, str] | None, named: tuple[str, ...]
-) -> dict[str, str] | None:
+def _with(ours: Mapping[str, T] | None, theirs: Mapping[str, T] | None, named: Iterable[str]) -> dict[str, T] | None:
     taken = {key: value for key, value in (theirs or {}).items() if key in named}
     return {**(ours or {}), **taken} or None
 
@@ -212,11 +249,17 @@ def _with(
 # What a member makes of it.
 
 
-def working_copy(mirror: Object, host: str, namespace: str, ours: Iterable[str]) -> Object:
-    """`namespace`: of the mirror, which is the name of our control plane there. `ours`: the parties that we host.
-    PartnerRequestError when nothing can be taken from it."""
-    own = "_".join(ours)
+def working_copy(
+    mirror: Object, host: str, namespace: str, ours: Iterable[str], statements: Statements | None = None
+) -> Object:
+    """`namespace`: of the mirror, which is the name of our control plane there. `ours`: the parties that we host. `statements`: what the
+    others said so far. PartnerRequestError when nothing can be taken from it."""
+    named = tuple(ours)
+    own = "_".join(named)
     spec = job_taken(mirror.get("spec"))
+    others = {spec.initiator, *spec.party_domains} - {*named}
+    known = statements_taken(None, statements, others, {task.alias for task in spec.tasks})
+    stated = msgspec.json.encode(known, order="deterministic").decode() if known else ""
     annotations = mirror["metadata"].get("annotations") or {}
     meta: Object = {
         "name": mirror["metadata"]["name"],
@@ -228,6 +271,8 @@ def working_copy(mirror: Object, host: str, namespace: str, ours: Iterable[str])
             labels.KUSCIA_PARTY_MASTER_DOMAIN: namespace,
             labels.KUSCIA_INTERCONN_KUSCIA_PARTIES: annotations.get(labels.KUSCIA_INTERCONN_KUSCIA_PARTIES, ""),
             **({labels.KUSCIA_INTERCONN_SELF_PARTIES: own} if own else {}),
+            # Ours are said in the same write as our approval, which is planned from what is known by then.
+            **({labels.COTERIE_HOST_STATEMENTS: stated} if 0 < len(stated) <= LONGEST_STATEMENT // 2 else {}),
         },
     }
     if fields := custom_fields(mirror["metadata"].get("labels")):
@@ -235,9 +280,16 @@ def working_copy(mirror: Object, host: str, namespace: str, ours: Iterable[str])
     return {"metadata": meta, "spec": msgspec.to_builtins(spec)}
 
 
-def member_status(own: KusciaJobStatus, there: KusciaJobStatus, ours: Iterable[str]) -> KusciaJobStatus:
-    """What a member writes into the summary: the words of its own domains, nothing else."""
+def member_status(
+    own: KusciaJobStatus, there: KusciaJobStatus, ours: Iterable[str], *, states: bool = False
+) -> KusciaJobStatus:
+    """What a member writes into the summary: the words of its own domains, nothing else. `states`: our domains give statements, without
+    which the approval of a person is not told yet."""
     named = tuple(ours)
+    stated = own.party_statements or {}
+    approving = tuple(
+        party for party in named if not states or party in stated or (own.approve_status or {}).get(party) != ACCEPTED
+    )
     created = {
         key: own_entries
         for key, each in (own.party_task_create_status or {}).items()
@@ -245,10 +297,21 @@ def member_status(own: KusciaJobStatus, there: KusciaJobStatus, ours: Iterable[s
     }
     return replace(
         there,
-        approve_status=_with(there.approve_status, own.approve_status, named),
+        approve_status=_with(there.approve_status, own.approve_status, approving),
+        party_statements=_with(there.party_statements, _accepted(own, named), named),
         stage_status=_with(there.stage_status, own.stage_status, named),
         party_task_create_status={**(there.party_task_create_status or {}), **created} or None,
     )
+
+
+def _accepted(own: KusciaJobStatus, named: Iterable[str]) -> dict[str, PartyStatement]:
+    """A statement is part of an approval."""
+    approvals = own.approve_status or {}
+    return {
+        party: statement
+        for party, statement in (own.party_statements or {}).items()
+        if party in named and approvals.get(party) == ACCEPTED
+    }
 
 
 def with_attempts(own: KusciaJobStatus, summary: KusciaJobStatus, job: KusciaJob) -> KusciaJobStatus:
@@ -321,6 +384,7 @@ def task_summary_of(task: KusciaTask, master: str, theirs: tuple[str, ...], vers
                 labels.KUSCIA_INITIATOR: task.spec.initiator,
                 labels.KUSCIA_INTERCONN_KUSCIA_PARTIES: "_".join(theirs),
                 labels.KUSCIA_JOB_ID: job,
+                **({labels.COTERIE_AGREEMENT: agreed} if (agreed := marks.get(labels.COTERIE_AGREEMENT)) else {}),
             },
         },
         "spec": {"alias": marks.get(labels.KUSCIA_TASK_ALIAS, ""), "jobID": job},

@@ -34,6 +34,7 @@ from coterie.kube.control.finalizers import delete_with_finalizer, remove_finali
 from coterie.kube.control.preconditions import write, write_status
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.job_agreement import DIGEST_LENGTH
 from coterie.kuscia.api.jobs.conditions import RESTARTED
 from coterie.kuscia.api.jobs.phases import JOB_ENDED, TASK_ENDED
 from coterie.kuscia.api.partner_requests import PartnerRequestError, job_taken
@@ -81,7 +82,10 @@ class MemberReconciler:
         local: Client,
         local_informers: Informers,
         clock: Clock,
+        *,
+        states: bool,
     ) -> None:
+        self._states = states
         self._host, self._namespace = host, namespace
         self._remote, self._local = remote, local
         self._clock = clock
@@ -138,7 +142,7 @@ class MemberReconciler:
         try:
             taken = job_taken(shown.get("spec"))
             ours = [party for party in taken.party_domains if self._ours(party)]
-            body = job_mirror.working_copy(shown, self._host, self._namespace, ours)
+            body = job_mirror.working_copy(shown, self._host, self._namespace, ours, summary.status.party_statements)
         except PartnerRequestError as problem:
             await self._refuse(summary, shown, str(problem))
             return
@@ -190,14 +194,15 @@ class MemberReconciler:
         if named is not None:
             await self._name_tasks(job, named)
             return
-        merged = job_mirror.job_status_from(job.status, summary.status, others)
+        merged = job_mirror.job_status_from(job, summary.status, others)
         merged = job_mirror.with_attempts(merged, summary.status, job)
-        await write_status(self._local, KUSCIA_JOBS, job, job.status, merged)
+        if not job_mirror.only_confirms(job.status, merged):
+            await write_status(self._local, KUSCIA_JOBS, job, job.status, merged)
         patch: dict[str, Any] = {}
         if (newer := job_mirror.newer_command_for(job, summary)) is not None:
             patch["metadata"] = {"labels": newer[0]}
             patch["spec"] = {"stage": newer[1].stage, "stageTrigger": newer[1].stage_trigger}
-        status = changes(summary.status, job_mirror.member_status(merged, summary.status, ours))
+        status = changes(summary.status, job_mirror.member_status(merged, summary.status, ours, states=self._states))
         if status is not None:
             patch["status"] = status
         await write(self._remote, KUSCIA_JOB_SUMMARIES, summary, patch)
@@ -236,8 +241,14 @@ class MemberReconciler:
             and self.tasks.cache.get(summary.metadata.name, CROSS_DOMAIN) is None
         }
         meta: dict[str, Any] = {"uid": job.metadata.uid, "resourceVersion": version}
-        if uids:
-            meta["annotations"] = {labels.COTERIE_HOST_TASK_UIDS: msgspec.json.encode(uids).decode()}
+        agreed = {
+            summary.metadata.name: digest[:DIGEST_LENGTH]
+            for summary in self.task_summaries.cache.by_index(BY_JOB, job.metadata.name)
+            if (digest := (summary.metadata.annotations or {}).get(labels.COTERIE_AGREEMENT))
+        }
+        annotations = {labels.COTERIE_HOST_TASK_UIDS: uids, labels.COTERIE_HOST_AGREEMENTS: agreed}
+        if marks := {key: msgspec.json.encode(each).decode() for key, each in annotations.items() if each}:
+            meta["annotations"] = marks
         patch = {"metadata": meta, "spec": {"tasks": tasks}}
         await self._local.patch(KUSCIA_JOBS, job.metadata.name, job.metadata.namespace, patch)
 
@@ -417,8 +428,10 @@ def make(
     *,
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
+    states: bool = True,
 ) -> list[Controller[ObjectKey]]:
-    member = MemberReconciler(host, namespace, remote, remote_informers, local, local_informers, clock)
+    """`states`: the job controller beside it writes statements of our domains; approvals are told with them."""
+    member = MemberReconciler(host, namespace, remote, remote_informers, local, local_informers, clock, states=states)
     jobs: list[Watches[Any, ObjectKey]] = [
         Watches(member.mirrors, member.keys_of_mirror),
         Watches(member.job_summaries, member.keys_of_job),

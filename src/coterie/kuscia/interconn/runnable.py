@@ -26,7 +26,7 @@ from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kube.control.manager import Runnable
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.domain import INTEROP_CONFIGS, InteropConfig
-from coterie.kuscia.interconn import data_mirror, deployments, host, log_requests, member
+from coterie.kuscia.interconn import data_mirror, deployments, host, job_plans, log_requests, member
 from coterie.kuscia.interconn.follower_status import WRITE_SECONDS, FollowerStatus, encode_reports
 from coterie.kuscia.interconn.member import AWAY
 
@@ -157,6 +157,7 @@ class MemberRunners:
             log_requests.make_member(
                 host_, namespace, remote, optional, self._client, self._informers, clock=self._clock
             ),
+            job_plans.make_member(host_, namespace, remote, optional, self._client, self._informers, clock=self._clock),
         ]
         try:
             async with TaskOwner(f"follow-{host_}") as owner:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
+from enum import IntEnum, unique
 from typing import Any
 
 
+@unique
 class ApiErrorCode(IntEnum):
     SUCCESS = 0
     # Common.
@@ -100,6 +101,12 @@ class ApiErrorCode(IntEnum):
     QUERY_PARTNER_LOG = 13910
     ASK_PARTNER_LOG = 13911
     REVIEW_PARTNER_LOG = 13912
+    # Evidence; ours.
+    QUERY_EVIDENCE = 13920
+    PROVE_EVIDENCE = 13921
+    EXPORT_EVIDENCE = 13922
+    # Dry runs; ours.
+    PLAN_JOB = 13930
     # Those of ConfManager, which signs certificates.
     BAD_CERTIFICATE_REQUEST = 2000
     GENERATE_CERTIFICATE = 2200

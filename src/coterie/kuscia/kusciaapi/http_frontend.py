@@ -112,7 +112,7 @@ class HttpFrontend:
             pieces = _texts(self._dispatcher.pieces(operation, caller, asked))
             return Response(stream=StreamedBody(pieces, self.server.tasks, f"stream {operation.method}"))
         answer = await self._dispatcher.answer(operation, caller, asked)
-        return _binary(answer) if protobuf else _json(messages.as_json(answer))
+        return _binary(answer) if protobuf else Response(body=messages.answer_text(answer))
 
     @functools.cached_property
     def _document(self) -> Object:

@@ -27,6 +27,7 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, KusciaJob, KusciaTask
 from coterie.kuscia.kusciaapi import job_messages, messages
 from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
+from coterie.kuscia.kusciaapi.known_jobs import job_uid_of
 
 HEARTBEAT = 10.0
 """Seconds of silence after which a watcher is told that nothing happened."""
@@ -196,7 +197,7 @@ class _Following:
         self._stirred = asyncio.Event()
         self._jobs = Informer(client, KUSCIA_JOBS, namespace=CROSS_DOMAIN, transform=_light_job)
         self._tasks = Informer(
-            client, KUSCIA_TASKS, namespace=CROSS_DOMAIN, indexes={_BY_JOB: _job_uid}, transform=_light_task
+            client, KUSCIA_TASKS, namespace=CROSS_DOMAIN, indexes={_BY_JOB: job_uid_of}, transform=_light_task
         )
         self._jobs.add_handler(self._job_changed)
         self._tasks.add_handler(self._task_changed)
@@ -262,11 +263,6 @@ class _Following:
 def _watched_job(job: KusciaJob, tasks: Iterable[KusciaTask]) -> WatchedJob:
     status = json_format.ParseDict(job_messages.job_status(job, tasks), _Status())
     return WatchedJob(job.metadata.uid, job_messages.domains_of(job), status)
-
-
-def _job_uid(task: KusciaTask) -> tuple[str, ...]:
-    uid = (task.metadata.labels or {}).get(labels.KUSCIA_JOB_UID)
-    return (uid,) if uid else ()
 
 
 def _light_job(job: KusciaJob) -> KusciaJob:

@@ -1,4 +1,4 @@
-"""The service of jobs. What a job looks like is in `jobforms`, how many watch at once in `jobwatch`.
+"""The service of jobs. What a job looks like is in `job_messages`, how many watch at once in `job_watch`, how many query in `known_jobs`.
 
 A domain that asks through the gateway may touch jobs that it initiates or takes part in, and begin such as it initiates.
 Commands are labels on the job (`coterie.kuscia.api.jobs.commands`); the controllers of all parties carry them out.
@@ -6,15 +6,14 @@ Commands are labels on the job (`coterie.kuscia.api.jobs.commands`); the control
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
+from coterie.base.clock import now_rfc3339
 from coterie.base.log import logger
 from coterie.kube.api.errors import AlreadyExists, Conflict, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.client.client import retry_on_conflict
-from coterie.kuscia.api import labels
 from coterie.kuscia.api.jobs.commands import (
     approval_patch,
     approvers,
@@ -29,24 +28,23 @@ from coterie.kuscia.api.types.job import (
     ACCEPTED,
     CROSS_DOMAIN,
     KUSCIA_JOBS,
-    KUSCIA_TASKS,
     REJECTED,
+    ApprovalRecord,
     JobPhase,
     JobStage,
     KusciaJob,
-    KusciaTask,
 )
 from coterie.kuscia.kusciaapi import bandwidth, job_messages
 from coterie.kuscia.kusciaapi.authorization import ApiCaller
 from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused, invalid
 from coterie.kuscia.kusciaapi.job_messages import named
 from coterie.kuscia.kusciaapi.job_watch import LONGEST
+from coterie.kuscia.kusciaapi.known_jobs import batch_answer
+from coterie.kuscia.kusciaapi.messages import Shared
 from coterie.kuscia.kusciaapi.operations import ApiOperation, Mode, OnLite, OperationContext, Work
 
 log = logger("kusciaapi.jobs")
 
-_FEW = 20
-"""Jobs that are asked for one by one; more are found in a list of all."""
 _ACCEPT, _REJECT = 1, 2
 
 
@@ -58,39 +56,37 @@ async def create(here: OperationContext, caller: ApiCaller, request: Any) -> Obj
         raise invalid("initiator", f"must be {here.domain}, the domain of this node")
     await bandwidth.refuse_unmet(here, job)
     try:
-        await here.client.create(KUSCIA_JOBS.as_dynamic, job)
+        made = await here.client.create(KUSCIA_JOBS.as_dynamic, job)
     except AlreadyExists as problem:
         raise CallRefused(
             ApiErrorCode.CREATE_JOB, f"there is a job {request.job_id} already; choose another job_id"
         ) from problem
+    here.known_jobs.wrote(request.job_id, made["metadata"]["resourceVersion"])
     return {"data": {"job_id": request.job_id}}
 
 
-async def query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
+async def query(here: OperationContext, caller: ApiCaller, request: Any) -> Shared:
     name = named("job_id", request.job_id)
-    job = await _get_job(here, name, ApiErrorCode.QUERY_JOB)
-    if not _sees(caller, job):
+    known = await here.known_jobs.get(here.client, here.clock, name)
+    if known is None or not caller.is_one_of(*known.domains):
         raise _none(name, ApiErrorCode.QUERY_JOB)
-    return {"data": job_messages.job_data(job, await _tasks_of(here, [job]))}
+    return known.answer
 
 
-async def batch_query(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
+async def batch_query(here: OperationContext, caller: ApiCaller, request: Any) -> Shared:
     """Which jobs cannot be told of is said of each of them."""
     if not request.job_ids:
         raise invalid("job_ids", "name at least one")
     for place, name in enumerate(request.job_ids):
         named(f"job_ids[{place}]", name)
     wanted = list(dict.fromkeys(request.job_ids))
-    jobs = {job.metadata.name: job for job in await _jobs(here, wanted) if _sees(caller, job)}
-    if missing := [name for name in wanted if name not in jobs]:
+    known = await here.known_jobs.get_all(here.client, here.clock, wanted)
+    seen = {name: job for name, job in known.items() if caller.is_one_of(*job.domains)}
+    if missing := [name for name in wanted if name not in seen]:
         why = f"there is no job {missing[0]}" if len(missing) == 1 else f"there are no jobs {', '.join(missing)}"
         each = [(ApiErrorCode.QUERY_JOB_STATUS, f"there is no job {name}") for name in missing]
         raise CallRefused(ApiErrorCode.QUERY_JOB_STATUS, why, each)
-    by_job: dict[str, list[KusciaTask]] = {}
-    for task in await _tasks_of(here, jobs.values()):
-        by_job.setdefault((task.metadata.labels or {}).get(labels.KUSCIA_JOB_UID, ""), []).append(task)
-    statuses = {name: job_messages.job_status(job, by_job.get(job.metadata.uid, ())) for name, job in jobs.items()}
-    return {"data": {"jobs": [statuses[name] for name in request.job_ids]}}
+    return batch_answer([seen[name] for name in request.job_ids])
 
 
 async def delete(here: OperationContext, caller: ApiCaller, request: Any) -> Object:
@@ -100,6 +96,7 @@ async def delete(here: OperationContext, caller: ApiCaller, request: Any) -> Obj
         await here.client.delete(KUSCIA_JOBS, name, CROSS_DOMAIN, uid=job.metadata.uid, propagation="Background")
     except (NotFound, Conflict) as problem:
         raise _none(name, ApiErrorCode.DELETE_JOB) from problem
+    await here.known_jobs.removed(here.client, name)
     return {"data": {"job_id": name}}
 
 
@@ -117,7 +114,8 @@ def _command(stage: JobStage, failure: ApiErrorCode, not_now: ApiErrorCode) -> W
                 never = job.status.reason == VALIDATE_FAILED
                 raise CallRefused(failure if never else not_now, why)
             patch, _ = command_patch(job, stage, _trigger(here, caller, job))
-            await here.client.patch(KUSCIA_JOBS, name, CROSS_DOMAIN, patch)
+            written = await here.client.patch(KUSCIA_JOBS, name, CROSS_DOMAIN, patch)
+            here.known_jobs.wrote(name, written.metadata.resource_version)
 
         await _write_with_retry(attempt, name, failure)
         log.info("Command", job=name, stage=str(stage), caller=caller.domain or "operator", reason=request.reason)
@@ -145,7 +143,10 @@ async def approve(here: OperationContext, caller: ApiCaller, request: Any) -> Ob
         if job.status.phase != JobPhase.AWAITING_APPROVAL:
             why = f"job {name} is {job.status.phase}; it waits for nobody's approval"
             raise CallRefused(ApiErrorCode.APPROVE_JOB, why)
-        await here.client.patch_status(KUSCIA_JOBS, name, CROSS_DOMAIN, approval_patch(job, parties, reject=reject))
+        record = ApprovalRecord(by=f"{caller.domain or 'operator'}, by KusciaAPI", at=now_rfc3339(here.clock))
+        patch = approval_patch(job, parties, reject=reject, reason=request.reason, record=record)
+        written = await here.client.patch_status(KUSCIA_JOBS, name, CROSS_DOMAIN, patch)
+        here.known_jobs.wrote(name, written.metadata.resource_version)
 
     await _write_with_retry(attempt, name, ApiErrorCode.APPROVE_JOB)
     log.info("Answer", job=name, reject=reject, caller=caller.domain or "operator", reason=request.reason)
@@ -179,38 +180,8 @@ async def _touchable(here: OperationContext, caller: ApiCaller, name: str, code:
     return job
 
 
-def _sees(caller: ApiCaller, job: KusciaJob) -> bool:
-    return caller.is_one_of(*job_messages.domains_of(job))
-
-
 def _none(name: str, code: ApiErrorCode) -> CallRefused:
     return CallRefused(code, f"there is no job {name}")
-
-
-async def _jobs(here: OperationContext, names: list[str]) -> list[KusciaJob]:
-    """Those of them that exist."""
-    if len(names) > _FEW:
-        wanted = set(names)
-        found = await here.client.list(KUSCIA_JOBS, CROSS_DOMAIN)
-        return [job for job in found.items if job.metadata.name in wanted]
-
-    async def one(name: str) -> KusciaJob | None:
-        try:
-            return await here.client.get(KUSCIA_JOBS, name, CROSS_DOMAIN)
-        except NotFound:
-            return None
-
-    return [job for job in await asyncio.gather(*map(one, names)) if job is not None]
-
-
-async def _tasks_of(here: OperationContext, jobs: Iterable[KusciaJob]) -> list[KusciaTask]:
-    """The tasks of these jobs, in one request; of many jobs, those of others too."""
-    uids = [job.metadata.uid for job in jobs]
-    if len(uids) > _FEW:
-        selector = labels.KUSCIA_JOB_UID
-    else:
-        selector = f"{labels.KUSCIA_JOB_UID} in ({','.join(uids)})"
-    return (await here.client.list(KUSCIA_TASKS, CROSS_DOMAIN, labels=selector)).items
 
 
 async def _write_with_retry(attempt: Callable[[], Awaitable[None]], name: str, code: ApiErrorCode) -> None:

@@ -56,11 +56,23 @@ def as_text(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-class Shared:
-    """A piece of many streams, written once for each way they go. Else it is like the response itself."""
+def answer_text(of: Any) -> bytes:
+    return of.answer_text if isinstance(of, Shared) else as_text(as_json(of))
 
-    def __init__(self, response: Any) -> None:
+
+class Shared:
+    """A response for many callers, or a piece of many streams: written once for each way they go. Else it is like the response itself."""
+
+    def __init__(self, response: Any, text: bytes = b"") -> None:
+        """`text`: its JSON as a whole answer, where that is known already."""
         self.response = response
+        self._answer_text = text
+
+    @property
+    def answer_text(self) -> bytes:
+        if not self._answer_text:
+            self._answer_text = as_text(as_json(self.response))
+        return self._answer_text
 
     @cached_property
     def text(self) -> bytes:

@@ -51,6 +51,7 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "RouteEndpoint": ("host", "ports"),
     "EndpointPort": ("port",),
     "CreateJobRequest": ("job_id", "initiator", "tasks"),
+    "PlanJobRequest": ("job_id", "initiator", "tasks"),
     "Task": ("app_image", "alias", "parties"),
     "Party": ("domain_id",),
     "BandwidthLimit": ("destination_id", "limit_kbps"),

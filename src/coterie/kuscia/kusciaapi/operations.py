@@ -30,6 +30,7 @@ from coterie.kuscia.kusciaapi import messages
 from coterie.kuscia.kusciaapi.authorization import ApiCaller
 from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
 from coterie.kuscia.kusciaapi.job_watch import JobWatchers
+from coterie.kuscia.kusciaapi.known_jobs import KnownJobs
 
 log = logger("kusciaapi")
 
@@ -54,6 +55,8 @@ class OperationContext:
     """The node of this machine; empty where there is none."""
     jobs: JobWatchers = field(default_factory=JobWatchers, repr=False, compare=False)
     """Those who watch jobs."""
+    known_jobs: KnownJobs = field(default_factory=KnownJobs, repr=False, compare=False)
+    """For those who query them."""
 
 
 class OnLite(Enum):
@@ -65,7 +68,8 @@ class OnLite(Enum):
     REFUSE = "refuse"
 
 
-Work = Callable[[OperationContext, ApiCaller, Any], Awaitable[Object]]
+Work = Callable[[OperationContext, ApiCaller, Any], Awaitable[Object | messages.Shared]]
+"""Gives plain data, or the response where it is made for many callers."""
 Streaming = Callable[[OperationContext, ApiCaller, Any], AsyncIterator[Any]]
 """Gives plain data too, or responses where one is made for many callers."""
 
@@ -142,7 +146,9 @@ class ApiOperation:
             if isinstance(source, AsyncGenerator):
                 await source.aclose()
 
-    def answered(self, data: Object) -> Any:
+    def answered(self, data: Object | messages.Shared) -> Any:
+        if isinstance(data, messages.Shared):
+            return data
         return json_format.ParseDict({"status": {"message": "success"}, **data}, self.response())
 
     def failed(self, problem: CallRefused | ApiError | TransportError) -> Any:

@@ -8,19 +8,18 @@ that only this node can open: a port could be called by whoever is on the machin
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.kube.client.client import Client
-from coterie.kube.control.child_metrics import ChildMetricsSource
 from coterie.kube.control.on_demand_process import (
     IDLE,
     HeldListener,
     NamespaceListeners,
     OnDemandProcess,
     OnDemandProcessSpec,
+    OnDemandRunnable,
 )
 from coterie.kuscia.api.types.domain import DOMAIN_CONFIG
 from coterie.kuscia.kusciaapi.settings import CONF_GRPC, CONF_HTTP, INNER, KusciaApiSettings
@@ -34,7 +33,7 @@ _BELOW = rf"/namespaces/{_NAME}"
 _ONE = rf"(?P<one>/{_NAME})"
 _KEPT = (
     rf"{_KUSCIA}/(domains|clusterdomainroutes|appimages){_ONE}?",
-    rf"{_KUSCIA}{_BELOW}/(kusciajobs|kusciadeployments|domaindatas|domaindatasources|domaindatagrants|logrequests){_ONE}?",
+    rf"{_KUSCIA}{_BELOW}/(kusciajobs|kusciadeployments|domaindatas|domaindatasources|domaindatagrants|logrequests|jobplanrequests){_ONE}?",
     rf"{_KUSCIA}{_BELOW}/kusciajobs{_ONE}/status",
 )
 """What the operations write."""
@@ -70,7 +69,7 @@ def allowed(method: str, path: str, query: str, domain: str) -> bool:
     return method == "GET" and any(re.fullmatch(each, path) for each in _SEEN)
 
 
-class KusciaApiProcess:
+class KusciaApiProcess(OnDemandRunnable):
     """A Runnable, ready as soon as the listeners are open. OSError when a port cannot be had."""
 
     name = "kusciaapi"
@@ -105,21 +104,6 @@ class KusciaApiProcess:
             return allowed(method, path, query, settings.domain)
 
         self._held = OnDemandProcess(plan, client.transport, passes, clock, idle=idle)
-
-    @property
-    def ready(self) -> asyncio.Event:
-        return self._held.open
-
-    @property
-    def pid(self) -> int | None:
-        return self._held.pid
-
-    @property
-    def metrics(self) -> ChildMetricsSource:
-        return self._held.metrics
-
-    def stop(self) -> None:
-        self._held.stop()
 
     def release(self) -> None:
         self._held.release()

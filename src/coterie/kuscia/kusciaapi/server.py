@@ -97,6 +97,7 @@ class KusciaApiServer:
             self._grpc.stop(_GRACE),
             self._conf_grpc.stop(_GRACE),
         )
+        await self.dispatcher.here.known_jobs.close()
         if self._forwarder is not None:
             await self._forwarder.close()
 

@@ -10,8 +10,10 @@ from coterie.kuscia.kusciaapi import (
     datasources,
     domaindata,
     domains,
+    evidence,
     grants,
     health,
+    job_plans,
     jobs,
     log_search,
     logs,
@@ -28,6 +30,7 @@ OPERATIONS: tuple[ApiOperation, ...] = (
     *configs.OPERATIONS,
     *certificates.OPERATIONS,
     *jobs.OPERATIONS,
+    *job_plans.OPERATIONS,
     *logs.OPERATIONS,
     *log_search.OPERATIONS,
     *partner_logs.OPERATIONS,
@@ -37,6 +40,7 @@ OPERATIONS: tuple[ApiOperation, ...] = (
     *appimages.OPERATIONS,
     *servings.OPERATIONS,
     *bandwidth.OPERATIONS,
+    *evidence.OPERATIONS,
 )
 
 CONF_MANAGER: tuple[ApiOperation, ...] = certificates.CONFMANAGER_OPERATIONS

@@ -20,7 +20,8 @@ from coterie.kuscia.api.types.data import DATA_TYPES, DEFAULT_SOURCE, DataColumn
 from coterie.kuscia.sources.protocol import FileFormat
 
 _NAME_PART = 16
-_FILES = ("localfs", "oss")
+FILE_SOURCES = ("localfs", "oss", "http")
+"""Kinds whose tables are files of some format."""
 
 
 class InvalidEntry(ValueError):
@@ -88,7 +89,7 @@ def completed(spec: Mapping[str, Any], name: str, author: str, source_kind: str)
     out.setdefault("vendor", "manual")
     out["dataSource"] = chosen_source(out)
     out["author"] = author
-    if source_kind not in _FILES:
+    if source_kind not in FILE_SOURCES:
         out["fileFormat"] = "unknown"
     out.setdefault("fileFormat", "unknown")
     _check(name, out)

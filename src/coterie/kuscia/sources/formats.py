@@ -281,5 +281,7 @@ class _content_errors:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)):
+        # Arrow also has plain OSErrors about content; those of the machine have a number.
+        content = isinstance(error, OSError) and error.errno is None
+        if content or isinstance(error, (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)):
             raise SourceError(f"the file is not what it should be: {str(error).splitlines()[0][:160]}") from error

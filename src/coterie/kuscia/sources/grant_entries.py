@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from coterie.base import signatures
 from coterie.base.clock import parse_rfc3339, rfc3339
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import grants, labels
-from coterie.kuscia.api.types.data import DomainDataGrant, DomainDataGrantSpec
+from coterie.kuscia.api.types.data import METADATA, DomainDataGrant, DomainDataGrantSpec
 from coterie.kuscia.sources.catalogue_entries import InvalidEntry, without_empty
 
 if TYPE_CHECKING:
@@ -61,6 +61,35 @@ def _count(uses: int) -> int:
     if uses < 0:
         raise InvalidEntry("limit.use_count", "must not be negative")
     return uses
+
+
+def limit_of(
+    columns: Sequence[str],
+    *,
+    uses: int = 0,
+    until: datetime | None = None,
+    components: Sequence[str] = (),
+    metadata_only: bool = False,
+) -> Object:
+    """The limit of a grant; empty: there is none."""
+    limit: Object = {}
+    if columns:
+        limit["inputConfig"] = grants.columns_limit(columns)
+    if uses:
+        limit["useCount"] = uses
+    if until is not None:
+        limit["expirationTime"] = rfc3339(until)
+    if components:
+        limit["components"] = list(components)
+    if metadata_only:
+        limit["grantMode"] = [METADATA]
+    return limit
+
+
+def name_for(table: str, partner: str, taken: Collection[str]) -> str:
+    """The first of `table-partner`, `table-partner-2`, ... that is free."""
+    plain = f"{table}-{partner}"
+    return next(name for at in range(1, len(taken) + 2) if (name := plain if at == 1 else f"{plain}-{at}") not in taken)
 
 
 def completed(spec: Mapping[str, Any]) -> Object:

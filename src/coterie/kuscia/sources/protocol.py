@@ -52,6 +52,10 @@ class SourceForbidden(SourceError):
     """The place lies outside of what the source opens: `..`, links that lead out, other schemas."""
 
 
+class SourceReadOnly(SourceError):
+    """Nothing is written to, or deleted from, a source of this kind."""
+
+
 class SourceUnreachable(SourceError):
     """The server behind the source does not answer, or does not let us in."""
 
@@ -73,7 +77,10 @@ class SourceInfo:
     user: str = ""
     password: SecretValue | None = None
     database: str = ""
-    extra: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """All other settings, as text. Not printed, as people may write a secret under any name."""
+    secrets: Mapping[str, SecretValue] = field(default_factory=dict)
+    """The settings below `secrets`: further tokens and keys, by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import io
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 import pyarrow as pa
@@ -102,7 +102,7 @@ class _S3Reading:
 
     def open(self, found: FoundFiles, random: bool) -> Any:
         if random:
-            return pa.PythonFile(_RangeFile(self, found), mode="r")
+            return pa.PythonFile(RangeFile(self, found), mode="r")
         stream = _Stream(self._client, self._prefix + "/".join(found.parts), found)
         self._streams.append(stream)
         stream.file = self._in_loop(stream.begin())
@@ -169,10 +169,16 @@ class _Stream:
         self.drop()
 
 
-class _RangeFile(io.RawIOBase):
+class RangeReader(Protocol):
+    def ranged(self, found: FoundFiles, start: int, size: int) -> bytes:
+        """Exactly so many bytes of the version that was found. Blocks."""
+        ...
+
+
+class RangeFile(io.RawIOBase):
     """Reads of a version's ranges; a little more than asked for, as readers go on where they stopped."""
 
-    def __init__(self, reading: _S3Reading, found: FoundFiles) -> None:
+    def __init__(self, reading: RangeReader, found: FoundFiles) -> None:
         self._reading, self._found = reading, found
         self._position, self._cached_at, self._cached = 0, 0, b""
 

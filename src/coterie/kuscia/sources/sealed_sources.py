@@ -33,6 +33,7 @@ _SHOWN = {
     "database": ("endpoint", "database"),
     "odps": ("endpoint", "project"),
 }
+_OTHER = ("virtualhost", "version", "secrets")
 _SECRETS = ("access_key_id", "access_key_secret", "user", "password")
 
 
@@ -71,21 +72,32 @@ def source_info(source: DomainDataSource, key: rsa.RSAPrivateKey, configs: Mappi
         raise NotReadable(
             f'the settings of data source "{source.metadata.name}" are none of type {kind}; set them again'
         )
-    known = {name: str(info.get(name) or "") for name in ("path", "endpoint", "bucket", "prefix", "user", "database")}
+    return settings_info(kind, info)
+
+
+def settings_info(kind: str, settings: Mapping[str, Any]) -> SourceInfo:
+    """Plain settings of one kind, as `source_info` finds them under its name. Pure."""
+    known = {
+        name: str(settings.get(name) or "") for name in ("path", "endpoint", "bucket", "prefix", "user", "database")
+    }
+    secrets = settings.get("secrets") or {}
+    if not isinstance(secrets, Mapping):
+        raise NotReadable(f"`secrets` in the settings of a source of type {kind} must be names with their values")
     extra = {
         str(name): str(value)
-        for name, value in info.items()
-        if name not in known and name not in _SECRETS and name not in ("virtualhost", "version") and value is not None
+        for name, value in settings.items()
+        if name not in known and name not in _SECRETS and name not in _OTHER and value is not None
     }
     return SourceInfo(
         kind=kind,
         **known,
-        access_key_id=str(info.get("access_key_id") or ""),
-        access_key_secret=_secret(info.get("access_key_secret")),
-        password=_secret(info.get("password")),
-        virtual_host=bool(info.get("virtualhost")),
-        signature=str(info.get("version") or "s3v4"),
+        access_key_id=str(settings.get("access_key_id") or ""),
+        access_key_secret=_secret(settings.get("access_key_secret")),
+        password=_secret(settings.get("password")),
+        virtual_host=bool(settings.get("virtualhost")),
+        signature=str(settings.get("version") or "s3v4"),
         extra=extra,
+        secrets={str(name): SecretValue(str(value)) for name, value in secrets.items() if value},
     )
 
 

@@ -15,6 +15,9 @@ import yaml
 from coterie.base import files
 from coterie.base.paths import DomainPaths, default_root
 from coterie.base.secret import SecretValue
+from coterie.base.store_address import StoreAddress, StoreAddressError, parse_store_address
+from coterie.functions.bus.kafka_settings import SCHEME, parse_kafka_url
+from coterie.functions.bus.protocol import BusError
 from coterie.kube.agent.settings import (
     CapacitySettings,
     DeviceSettings,
@@ -27,13 +30,16 @@ from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.bandwidth import MBIT, BandwidthError, mbit_down, parse_bits
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
 from coterie.kuscia.kusciaapi.settings import Timeouts
+from coterie.kuscia.transport.settings import QueueLimits
 from coterie.node.config import gateway, images, keys, ports
 from coterie.node.config.reading import PORTS, PORTS_OR_ANY, Block, ConfigError
 from coterie.node.config.settings import (
     AgentConfig,
     ApiSettings,
+    ConsoleConfig,
     ControllerSettings,
     DataMeshConfig,
+    FunctionsConfig,
     KusciaApiConfig,
     LogRotation,
     MetricsConfig,
@@ -42,6 +48,7 @@ from coterie.node.config.settings import (
     Notice,
     TraceExportConfig,
     TracesConfig,
+    TransportConfig,
 )
 
 _POD_RANGES, _CLUSTER_RANGES, _SERVICE_RANGES = (8, 24), (8, 22), (8, 24)
@@ -57,6 +64,11 @@ CONTAINER_RUNTIMES = ("auto", "containerd", "runc", "crun")
 LOG_LEVELS = ("DEBUG", "INFO", "WARN", "ERROR")
 READABLE_SENTENCE = "Others can read the configuration, which holds a secret; run chmod 600 on it"
 _PEM_KEY = re.compile(r"\s*-----BEGIN (RSA )?PRIVATE KEY-----\s")
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([-.A-Za-z0-9]{0,251}[A-Za-z0-9])?")
+_MAX_BODY_MB, _MAX_GATEWAYS = 11, 100
+"""A body in base64 is a value of the bus, which has at most 16 MiB (functions/bus/protocol.py)."""
+_MOST_MIB, _MOST_MESSAGE_MIB = 1 << 20, 1024
+_MAX_SPARE_ACTORS, _MAX_SPARE_SECONDS = 50, 86_400
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -74,6 +86,8 @@ def load(path: Path, root: Path | None = None) -> NodeSettings:
 
 def _has_secrets(settings: NodeSettings) -> bool:
     passwords = any(each.endpoint.password for each in settings.images.registries)
+    passwords = passwords or "@" in settings.functions.bus
+    passwords = passwords or (settings.store is not None and bool(settings.store.password))
     return passwords or settings.domain_key is not None or settings.gateway.deploy_token is not None
 
 
@@ -125,21 +139,28 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
     data_hours = data.number("durationHours", 720, 1)
     rotation = _rotation(top.block("logrotate"))
     level = top.choice("logLevel", "INFO", LOG_LEVELS)
-    return NodeSettings(
+    transport = TransportConfig(enabled=False)
+    if mode != "master" and join is None:
+        transport = _transport(top.block("transport"), section)
+    made = NodeSettings(
         mode=mode,
         domain=domain,
         paths=paths,
-        gateway=replace(section.gateway, log_level=level, log_rotation=rotation.of_node),
+        gateway=replace(section.gateway, log_level=level, log_rotation=rotation.of_node, transport=transport.enabled),
         dns=section.dns,
         data_mesh=_data_mesh(top.block("dataMesh"), section) if mode != "master" else DataMeshConfig(enabled=False),
+        transport=transport,
         kuscia_api=_kuscia_api(top, section),
         metrics=_metrics(top.block("metrics"), section),
+        console=_console(top.block("console"), section),
+        functions=_functions(top.block("functions")) if mode == "autonomy" else FunctionsConfig(enabled=False),
         traces=_traces(top.block("traces")),
         domain_key=_domain_key(top),
         log_level=level,
         log_json=top.choice("logFormat", "text", ("text", "json")) == "json",
         logrotate=rotation,
         api=_api(top.block("apiServer")),
+        store=_store(top) if mode != "lite" else None,
         node_api=_api(top.block("apiServer")) if registers and top.raw("apiServer") else None,
         only_namespace=domain if registers else "",
         controllers=_controllers(top.block("controllers")),
@@ -153,6 +174,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         inline_files=section.inline_files,
         notices=(*keys.notices(document, mode), *section.notices),
     )
+    return replace(made, console=_console_apart(made))
 
 
 def _rotation(block: Block) -> LogRotation:
@@ -331,6 +353,106 @@ def _data_mesh(block: Block, section: gateway.GatewaySection) -> DataMeshConfig:
     )
 
 
+def _transport(block: Block, section: gateway.GatewaySection) -> TransportConfig:
+    """The ranges are Kuscia's, where it has any."""
+    default = QueueLimits()
+
+    def mebibytes(key: str, usual: int, least: int, most: int = _MOST_MIB) -> int:
+        return block.number(key, usual >> 20, least, most) << 20
+
+    limits = QueueLimits(
+        body=mebibytes("maxMessageMiB", default.body, 1, _MOST_MESSAGE_MIB),
+        session=mebibytes("sessionMiB", default.session, 1),
+        total=mebibytes("totalMiB", default.total, 100),
+        memory=mebibytes("memoryMiB", default.memory, 16),
+        idle_seconds=block.number("sessionExpirySeconds", int(default.idle_seconds), 120, 1800),
+        remembered_seconds=block.number("releasedSeconds", int(default.remembered_seconds), 600, 3600),
+        clean_seconds=block.number("cleanSeconds", int(default.clean_seconds), 30, 600),
+    )
+    if limits.session > limits.total:
+        raise block.refused("sessionMiB", f"is more than totalMiB, which is {limits.total >> 20}")
+    if limits.body > limits.total:
+        raise block.refused("maxMessageMiB", f"is more than totalMiB, which is {limits.total >> 20}")
+    enabled = block.flag("enabled", section.gateway.enabled)
+    if enabled and not section.gateway.enabled:
+        raise block.refused("enabled", "needs the gateway, which gateway.enabled switches off")
+    return TransportConfig(enabled, limits)
+
+
+def _functions(block: Block) -> FunctionsConfig:
+    default, gateways, spares = FunctionsConfig(), block.block("gateway"), block.block("spareActors")
+    bus = block.text("bus", default.bus)
+    if bus != default.bus:
+        _check_kafka(block, bus)
+    made = FunctionsConfig(
+        enabled=block.flag("enabled", True),
+        bus=bus,
+        image=block.text("image", default.image),
+        max_body_mb=block.number("maxBodyMB", default.max_body_mb, 1, _MAX_BODY_MB),
+        min_gateways=gateways.number("minReplicas", default.min_gateways, 1, _MAX_GATEWAYS),
+        max_gateways=gateways.number("maxReplicas", default.max_gateways, 1, _MAX_GATEWAYS),
+        spare_actors=spares.number("size", default.spare_actors, 0, _MAX_SPARE_ACTORS),
+        spare_idle_seconds=spares.number("idleSeconds", default.spare_idle_seconds, 1, _MAX_SPARE_SECONDS),
+    )
+    if made.min_gateways > made.max_gateways:
+        raise gateways.refused("minReplicas", f"is more than maxReplicas, which is {made.max_gateways}")
+    return made
+
+
+def _check_kafka(block: Block, bus: str) -> None:
+    scheme = bus.partition("://")[0]
+    if scheme != SCHEME:
+        raise block.refused("bus", f'must be embedded or such as kafka://broker-1:9092,broker-2:9092, not "{scheme}"')
+    try:
+        parse_kafka_url(bus)
+    except BusError as problem:
+        raise ConfigError(str(problem)) from None
+
+
+def _console(block: Block, section: gateway.GatewaySection) -> ConsoleConfig:
+    names = block.texts("names", "host names")
+    for each in names:
+        if _HOST_NAME.fullmatch(each) is None:
+            raise block.refused("names", f'"{each}" is no host name; take such as console.example.org')
+    default = ConsoleConfig()
+    # Never on the network unless somebody says so here: an address for pods' questions is not one for browsers.
+    inner = section.dns.address
+    address = block.address("host", inner if ipaddress.ip_address(inner).is_loopback else default.address)
+    if ipaddress.ip_address(address).is_unspecified and not names:
+        raise block.refused("names", f"is missing; with host {address}, name what browsers call this machine")
+    return ConsoleConfig(
+        enabled=block.flag("enabled", True),
+        address=address,
+        port=block.number("port", default.port, *PORTS_OR_ANY),
+        required=block.has("port"),
+        read_only=block.flag("readOnly", False),
+        exec=block.flag("exec", True),
+        names=names,
+    )
+
+
+def _console_apart(node: NodeSettings) -> ConsoleConfig:
+    """Its usual port gives way to what the node was told to open, such as a port for Ingresses; one that was chosen must
+    be another one."""
+    chosen, served, calls = node.console, node.gateway, node.kuscia_api
+    outside = [served.external, *((served.ingress.http, served.ingress.https) if served.ingress else ())]
+    taken = [
+        *((each.host, each.port) for each in outside if each is not None and served.enabled),
+        (node.api.host, node.api.port),
+        (node.metrics.address, node.metrics.port),
+        *((calls.address, port) for port in (calls.http_port, calls.grpc_port) if calls.enabled),
+        *([(node.agent.address, node.agent.port)] if node.agent is not None else []),
+    ]
+    for host, port in taken:
+        if not chosen.enabled or port != chosen.port or not port:
+            continue
+        if not chosen.required:
+            return replace(chosen, port=0)
+        if host == chosen.address or {"0.0.0.0", "::"} & {host, chosen.address}:
+            raise ConfigError(f"console.port: {host}:{port} is taken by another port of this node; take another one")
+    return chosen
+
+
 def _metrics(block: Block, section: gateway.GatewaySection) -> MetricsConfig:
     allow = block.texts("allow", "addresses and networks")
     for each in allow:
@@ -443,6 +565,19 @@ def _port_range(block: Block, default: tuple[int, int]) -> tuple[int, int]:
     ):
         raise block.refused("portRange", f"must be the first and the last port, as in [20000, 20999], not {value!r}")
     return value[0], value[1]
+
+
+def _store(top: Block) -> StoreAddress | None:
+    """Kuscia's key and ours mean the same."""
+    given = [key for key in ("store", "datastoreEndpoint") if not top.is_empty_text(key) and top.text(key, "")]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise top.refused("store", "stands beside datastoreEndpoint; leave one of them out")
+    try:
+        return parse_store_address(top.text(given[0], ""))
+    except StoreAddressError as problem:
+        raise top.refused(given[0], str(problem)) from None
 
 
 def _api(block: Block) -> ApiSettings:

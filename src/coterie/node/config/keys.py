@@ -35,7 +35,7 @@ USED = (
     "confManager.HTTPPort", "confManager.GRPCPort",
     "confManager.readTimeout", "confManager.writeTimeout", "confManager.idleTimeout",
     # Ours alone.
-    "root", "logFormat", "join", "logrotate.maxTotalSizeMB",
+    "store", "datastoreEndpoint", "root", "logFormat", "join", "logrotate.maxTotalSizeMB",
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
     "apiServer.auditPolicy",
     "controllers.profile", "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
@@ -56,9 +56,14 @@ USED = (
     "gateway.internal.host", "gateway.internal.port", "gateway.external.host", "gateway.external.port",
     "gateway.ingress.host", "gateway.ingress.httpPort", "gateway.ingress.httpsPort",
     "gateway.name", "gateway.workers", "gateway.enabled", "gateway.diagnose",
+    "transport.enabled", "transport.maxMessageMiB", "transport.sessionMiB", "transport.totalMiB", "transport.memoryMiB",
+    "transport.sessionExpirySeconds", "transport.releasedSeconds", "transport.cleanSeconds",
     "dataMesh.enabled", "dataMesh.host", "dataMesh.httpPort", "dataMesh.grpcPort",
     "kusciaAPI.enabled", "kusciaAPI.host", "confManager.host",
     "metrics.enabled", "metrics.host", "metrics.port", "metrics.allow[]", "metrics.tokenFile",
+    "console.enabled", "console.host", "console.port", "console.readOnly", "console.exec", "console.names[]",
+    "functions.enabled", "functions.bus", "functions.image", "functions.maxBodyMB", "functions.gateway.minReplicas",
+    "functions.gateway.maxReplicas", "functions.spareActors.size", "functions.spareActors.idleSeconds",
     "traces.enabled", "traces.file", "traces.otlp.endpoint", "traces.otlp.headersFile", "traces.otlp.caFile",
     "traces.otlp.certFile", "traces.otlp.keyFile", "traces.otlp.timeoutSeconds",
     "dns.enabled", "dns.host", "dns.port", "dns.upstream[]", "dns.clusterDomain",
@@ -98,8 +103,6 @@ WITHOUT_EFFECT = {
 """Accepted and not used, each with what to do."""
 
 REFUSED = {
-    "datastoreEndpoint": "this version keeps its objects in a file of its own below `root`; "
-    "leave the key out, for nothing would be stored where it points",
     "master.apiWhitelist": "this version cannot restrict which paths of the API lites may call; "
     "leave the key out if they may call what their roles allow",
 }
@@ -111,21 +114,24 @@ ONLY_IN = {
             "apiServer.eventTTLSeconds",
             "apiServer.auditLog",
             "controllers",
+            "datastoreEndpoint",
+            "store",
             "garbageCollection",
             "enableWorkloadApprove",
         ),
         ("master", "autonomy"),
     ),
     **dict.fromkeys(
-        ("agent", "dataMesh", "capacity", "image", "reservedResources", "runtime", "gateway.internal"),
+        ("agent", "dataMesh", "transport", "capacity", "image", "reservedResources", "runtime", "gateway.internal"),
         ("lite", "autonomy"),
     ),
+    "functions": ("autonomy",),
 }
 """Modes in which a key means something; the others accept it, as Kuscia does, and say so."""
 
 NOT_OF_JOINED = (
-    "liteDeployToken", "protocol", "domainKeyData", "domainRoute", "gateway", "dataMesh", "kusciaAPI", "kusciaAPISans",
-    "confManager", "apiServer", "network",
+    "liteDeployToken", "protocol", "domainKeyData", "domainRoute", "gateway", "dataMesh", "transport", "functions", "kusciaAPI",
+    "kusciaAPISans", "confManager", "apiServer", "network",
 )  # fmt: skip
 """What means nothing to a lite that joins with a file: its domain's key, gateway and API are elsewhere."""
 

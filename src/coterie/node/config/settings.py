@@ -8,10 +8,14 @@ from pathlib import Path
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
 from coterie.base.secret import SecretValue
+from coterie.base.store_address import StoreAddress
 from coterie.kube.agent.images.sources import PullSettings
 from coterie.kube.agent.settings import CapacitySettings, DeviceSettings, PodDefaults, PressureSettings
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
+from coterie.kuscia.transport.settings import QueueLimits
+
+EMBEDDED = "embedded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,15 @@ class DataMeshConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TransportConfig:
+    """`transport`: the message queue of engines (modes lite and autonomy)."""
+
+    enabled: bool = True
+    """False unless said otherwise where the gateway is switched off."""
+    limits: QueueLimits = field(default_factory=QueueLimits)
+
+
+@dataclass(frozen=True, slots=True)
 class KusciaApiConfig:
     """`kusciaAPI`, `kusciaAPISans`, `confManager`: the API for operators and platforms, and the one for engines."""
 
@@ -172,6 +185,42 @@ class MetricsConfig:
     """Addresses and networks that may scrape besides the machine itself."""
     token_file: str = ""
     """A file with a token with which anybody may scrape; empty: there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleConfig:
+    """`console`: pages for people, of control planes."""
+
+    enabled: bool = True
+    address: str = "127.0.0.1"
+    port: int = 8088
+    required: bool = False
+    """Whether the port was asked for. Without that, the console of a node whose port is taken has another one."""
+    read_only: bool = False
+    exec: bool = True
+    names: tuple[str, ...] = ()
+    """Other names under which browsers reach it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionsConfig:
+    """`functions`: Actions and Triggers of the domain (mode autonomy)."""
+
+    enabled: bool = True
+    bus: str = field(default=EMBEDDED, repr=False)
+    """`embedded`, or `kafka://host:port,...`: where calls are kept until they are answered. It may have a password."""
+    image: str = ""
+    """Of gateways, and of actions that name no image; empty: the one that Coterie brings along."""
+    max_body_mb: int = 8
+    """`maxBodyMB`: of calls and of answers."""
+    min_gateways: int = 1
+    """`gateway.minReplicas`."""
+    max_gateways: int = 10
+    """`gateway.maxReplicas`."""
+    spare_actors: int = 2
+    """`spareActors.size`: pods that wait for the first call of a cold function, of each kind (image, resources, timeout) that was called lately."""
+    spare_idle_seconds: int = 300
+    """`spareActors.idleSeconds`: how long after the last call they stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +297,11 @@ class NodeSettings:
     gateway: GatewaySettings
     dns: DnsConfig = field(default_factory=DnsConfig)
     data_mesh: DataMeshConfig = field(default_factory=DataMeshConfig)
+    transport: TransportConfig = field(default_factory=TransportConfig)
     kuscia_api: KusciaApiConfig = field(default_factory=KusciaApiConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    console: ConsoleConfig = field(default_factory=ConsoleConfig)
+    functions: FunctionsConfig = field(default_factory=FunctionsConfig)
     traces: TracesConfig = field(default_factory=TracesConfig)
     domain_key: SecretValue | None = None
     """The domain's RSA key (PEM) when the configuration carries it; None: the one in var/certs, made when missing."""
@@ -258,6 +310,8 @@ class NodeSettings:
     """Log lines as JSON objects instead of text."""
     logrotate: LogRotation = field(default_factory=LogRotation)
     api: ApiSettings = field(default_factory=ApiSettings)
+    store: StoreAddress | None = None
+    """Where a control plane keeps its objects; None: in a file below `paths`."""
     controllers: ControllerSettings = field(default_factory=ControllerSettings)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     agent: AgentConfig | None = None

@@ -24,16 +24,18 @@ from coterie.kube.control.manager import Runnable
 from coterie.kube.network.overlay.controller import OverlayController
 from coterie.kube.network.policies.enforcer import PolicyEnforcer
 from coterie.kube.network.ports.publisher import PortPublisher
-from coterie.kuscia.api.log_query import DATAMESH, ENGINE, GATEWAY, SOURCES
+from coterie.kuscia.api.log_query import ALL_SOURCES, DATAMESH, ENGINE, GATEWAY, USAGE
 from coterie.kuscia.api.types.job import APP_IMAGES
 from coterie.kuscia.control.log_index import PodLogIndex
 from coterie.kuscia.control.log_search import NodeLogSearch
+from coterie.kuscia.control.usage_log import USAGE_LOG, UsageLog
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
 from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
 from coterie.kuscia.engine.log_index_plugin import LogIndexPlugin
 from coterie.kuscia.engine.remote_engines import RemoteGateway
 from coterie.kuscia.engine.remote_groups import AppliedRemotePods, RemoteGroups
 from coterie.kuscia.engine.templates.config_store import ConfigStore, DomainConfig, NoConfigStore, SealedConfig
+from coterie.kuscia.engine.usage_recorder import EngineUsageRecorder
 from coterie.kuscia.gateway.callers import PodCallers
 from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
@@ -75,6 +77,8 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     port = AgentPort(runtime, chosen, tls, clock)
     engines = _engine_plugin(node, chosen, callers, part, bundle)
     index = PodLogIndex.of(settings.paths.stdout)
+    written = UsageLog(settings.paths.log(USAGE_LOG), clock, rotation.of_node)
+    usage = EngineUsageRecorder(runtime, written, clock)
     agent = agents.make(
         client,
         informers,
@@ -108,10 +112,12 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
             devices=chosen.devices,
         ),
         clock,
-        plugins=[engines, LogIndexPlugin(index, settings.domain, clock), *_network_plugins(node)],
+        plugins=[engines, LogIndexPlugin(index, settings.domain, clock, usage.starting), *_network_plugins(node)],
         images=NodeImages(network.store, settings.images, clock),
         served_images=lambda: _app_images(client),
-        network=lambda: PodNetworkState(part.fenced, check.problem if check is not None else "", part.problem),
+        network=lambda: PodNetworkState(
+            part.fenced, check.problem if check is not None else "", part.problem, part.facts is None
+        ),
     )
     port.devices = agent.devices
     port.log_search = NodeLogSearch(
@@ -121,7 +127,7 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     if check is not None:
         check.on_change = agent.node.update_conditions
     _runtime, *rest = agent.groups
-    last: list[Runnable] = [_StaleCallers(callers, clock)] if callers is not None else []
+    last: list[Runnable] = [usage, *([_StaleCallers(callers, clock)] if callers is not None else [])]
     overlay = node.find("overlay", OverlayController)
     if overlay is not None and overlay.selector:
         last.append(
@@ -147,8 +153,8 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
 def _logged_here(settings: NodeSettings) -> tuple[str, ...]:
     """Beside a control plane the node's own log is that of the control plane, which searches it itself."""
     if settings.mode == "lite" or settings.join is not None:
-        return SOURCES
-    return ENGINE, GATEWAY, DATAMESH
+        return ALL_SOURCES
+    return ENGINE, GATEWAY, DATAMESH, USAGE
 
 
 def _share_images(store: ImageStore, settings: NodeSettings) -> None:

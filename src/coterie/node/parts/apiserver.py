@@ -18,11 +18,13 @@ from coterie.kube.apiserver.audit import AuditSink, FileSink, SelectedSink
 from coterie.kube.apiserver.auth.authn import user_from_certificate
 from coterie.kube.apiserver.auth.tokens import TokenSigner
 from coterie.kube.apiserver.server import ApiServer, Dial, Settings
+from coterie.kube.apiserver.write_gate import WriteGate
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.control.child_api_listener import private_socket
-from coterie.kube.store import SqliteStore
+from coterie.kube.store.opening import store_of
+from coterie.kube.store.protocol import StoreUnavailable
 from coterie.kuscia.api.log_query import CONTROLLER, SCHEDULER
 from coterie.kuscia.control.log_search import NodeLogSearch
 from coterie.kuscia.extensions.apiserver import apiserver_extension
@@ -38,6 +40,13 @@ else:
 
 log = logger("node")
 
+_STORE_RETRY_SECONDS = 2.0
+_STORE_LOG_EVERY = 15
+
+BOOTSTRAP_USER = UserInfo("system:coterie-bootstrap", ("system:masters", "system:authenticated"))
+"""Writes what a control plane makes of itself at its start."""
+KUSCIA_API_USER = UserInfo("system:coterie-kusciaapi", ("system:masters", "system:authenticated"))
+"""KusciaAPI's writes are those of people: they are told from the controllers'."""
 CONTROLLER_USER = UserInfo("system:coterie-controllers", ("system:masters", "system:authenticated"))
 
 
@@ -77,8 +86,10 @@ class ApiPlane:
 
     name = "api"
 
-    def __init__(self, settings: NodeSettings, clock: Clock, dial: Dial | None = None) -> None:
-        """`dial`: the way to pods, for webhooks and other servers behind Services."""
+    def __init__(
+        self, settings: NodeSettings, clock: Clock, dial: Dial | None = None, *, gate: WriteGate | None = None
+    ) -> None:
+        """`dial`: the way to pods, for webhooks and other servers behind Services. `gate`: asked before writes."""
         self.ready = asyncio.Event()
         self.address: tuple[str, int] | None = None
         """Where the API is reached from this machine, once it is."""
@@ -96,8 +107,8 @@ class ApiPlane:
         if api.audit_log:
             self._audit_file = FileSink(settings.paths.logs / Path(api.audit_log), settings.logrotate.of_node)
         if self._audit_file is not None and policy is None:
-            sinks.append(SelectedSink(self._audit_file, frozenset({CONTROLLER_USER.name})))
-        self.store = SqliteStore(settings.paths.database, clock=clock)
+            sinks.append(SelectedSink(self._audit_file, frozenset({CONTROLLER_USER.name, BOOTSTRAP_USER.name})))
+        self.store = store_of(settings.store, settings.paths.database, clock)
         self.server = ApiServer(
             self.store,
             Settings(
@@ -113,6 +124,7 @@ class ApiPlane:
                 service_cidr=settings.network.service_cidr,
                 toleration_seconds=settings.controllers.pod_eviction_seconds,
                 dial=dial,
+                write_gate=gate,
                 log_search=NodeLogSearch(
                     settings.paths, settings.domain, clock, sources=(SCHEDULER, CONTROLLER), plane=True
                 ),
@@ -133,7 +145,7 @@ class ApiPlane:
         self._stop.set()
 
     async def run(self) -> None:
-        await self.store.open()
+        await self._open_store()
         try:
             await self.server.start()
             api = self._settings.api
@@ -157,6 +169,18 @@ class ApiPlane:
             await self.store.close()
             if self._audit_file is not None:
                 self._audit_file.close()
+
+    async def _open_store(self) -> None:
+        """A database that is not there yet is waited for: after a power failure all start at once."""
+        waited = 0
+        while True:
+            try:
+                return await self.store.open()
+            except StoreUnavailable as problem:
+                if waited % _STORE_LOG_EVERY == 0:
+                    log.warning("The store is not there yet; trying again", reason=str(problem))
+                waited += 1
+                await self._clock.sleep(_STORE_RETRY_SECONDS)
 
     def _write_kubeconfig(self, host: str, port: int) -> None:
         """The operator's way in. Written once the port is open, so whoever finds the file can use it."""

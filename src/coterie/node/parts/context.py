@@ -23,6 +23,8 @@ class NodeContext:
     """Asked when somebody scrapes. The part `metrics` is built last and serves them."""
     sampled_metrics_sources: list[MetricsSource] = field(default_factory=list)
     """Too slow for a scrape: asked in the background while somebody scrapes."""
+    protections_off: list[str] = field(default_factory=list)
+    """What parts find missing; each is an event of the evidence log at every start."""
     _provided: dict[str, Any] = field(default_factory=dict)
 
     def provide(self, name: str, value: object) -> None:

@@ -17,8 +17,11 @@ from coterie.kube.control import registry
 from coterie.kube.control.manager import Runnable
 from coterie.kube.controllers.registry import CONTROLLERS as PLATFORM
 from coterie.kube.scheduler.metrics import SchedulerSource
+from coterie.kuscia.control.evidence_recorder import EvidenceRecorder
+from coterie.kuscia.control.job_evidence import JobEvidence
 from coterie.kuscia.control.job_metrics import JobMetrics
 from coterie.kuscia.control.port_pool import PortPool, PortRange
+from coterie.kuscia.control.task_witnesses import TaskWitnesses
 from coterie.kuscia.controllers.registry import CONTROLLERS as KUSCIA
 from coterie.node import api_identity
 from coterie.node.api_addresses import certificate_names
@@ -55,6 +58,15 @@ class ControllerCounts:
     scheduler: SchedulerSource = field(default_factory=SchedulerSource)
 
 
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What the controllers write evidence with; None where nothing is recorded."""
+
+    recorder: EvidenceRecorder | None = None
+    jobs: JobEvidence | None = None
+    witnesses: TaskWitnesses | None = None
+
+
 def controllers(
     settings: NodeSettings,
     client: Client,
@@ -62,22 +74,29 @@ def controllers(
     ca: str,
     clock: Clock,
     counts: ControllerCounts | None = None,
+    *,
+    recording: Recording | None = None,
 ) -> list[Runnable]:
-    """`ca`: the API's authority, PEM."""
+    """`ca`: the API's authority, PEM. `recording`: None: nothing is recorded."""
     if settings.workload_approve is False:
         words = "enableWorkloadApprove: false: workloads of partners without a PartnerPolicy are accepted, as in Kuscia"
         logger("node").warning(words, advice="remove the line, and `coterie policy allow PARTNER` where it is wanted")
-    return registry.build(
-        (*PLATFORM, *KUSCIA, *GPU_JOBS), client, informers, provided(settings, informers, ca, counts), clock
-    )
+    given = provided(settings, informers, ca, counts, recording=recording)
+    return registry.build((*PLATFORM, *KUSCIA, *GPU_JOBS), client, informers, given, clock)
 
 
 def provided(
-    settings: NodeSettings, informers: Informers, ca: str, counts: ControllerCounts | None = None
+    settings: NodeSettings,
+    informers: Informers,
+    ca: str,
+    counts: ControllerCounts | None = None,
+    *,
+    recording: Recording | None = None,
 ) -> registry.Provided:
     """What controllers ask for by name. The port pool is one for all: it follows pods from the start."""
     chosen = settings.controllers
     counted = counts or ControllerCounts()
+    records = recording or Recording()
     ports = PortPool(PortRange(*chosen.port_range), informers=informers)
     quotas = cache(lambda: partner_quotas.PartnerQuotas(informers))
     given: dict[str, Callable[[], Any]] = {
@@ -92,7 +111,10 @@ def provided(
         "scale_hook": lambda: deployment_scaling.PartnerScaleHook(informers, quotas()),
         "scheduler_plugins": lambda: [gangs.GangPlugin()],
         "scheduler_metrics": lambda: counted.scheduler,
+        "evidence": lambda: records.recorder,
         "job_metrics": lambda: counted.jobs,
+        "job_evidence": lambda: records.jobs,
+        "witnesses": lambda: records.witnesses,
         "workload_approve": lambda: settings.workload_approve,
         "stall_seconds": lambda: chosen.stall_seconds,
         "job_retention": lambda: settings.job_gc_hours * 3600.0,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.base.files import private_directory
@@ -16,14 +17,21 @@ from coterie.kube.control.manager import Runnable
 from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kuscia.datamesh.process import DataMeshProcess
 from coterie.kuscia.datamesh.settings import MeshSettings
+from coterie.kuscia.evidence.service import EvidenceService
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.parts.context import NodeContext
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
+    recorder = node.find("evidence", EvidenceService)
     groups = datamesh_groups(
-        node.settings, node.client, node.informers, node.clock, node.find("namespace_listeners", NamespaceListeners)
+        node.settings,
+        node.client,
+        node.informers,
+        node.clock,
+        node.find("namespace_listeners", NamespaceListeners),
+        recorder.socket if recorder is not None else None,
     )
     node.metrics_sources += [each.metrics for group in groups for each in group if isinstance(each, DataMeshProcess)]
     return groups
@@ -35,10 +43,11 @@ def datamesh_groups(
     informers: Informers,
     clock: Clock,
     pods: NamespaceListeners | None = None,
+    evidence: Path | None = None,
 ) -> list[list[Runnable]]:
     """ConfigError when a port cannot be had. A node that only joined has no key of its domain, hence no data mesh.
 
-    `pods`: the network in which it listens; None: the machine's.
+    `pods`: the network in which it listens; None: the machine's. `evidence`: the socket of the evidence log.
     """
     chosen, paths = settings.data_mesh, settings.paths
     if not chosen.enabled or not paths.domain_key.exists():
@@ -52,6 +61,7 @@ def datamesh_groups(
         log_rotation=settings.logrotate.of_node,
         only_data_directory=settings.mode == "lite",
         node=settings.agent.node_name if settings.agent is not None else "",
+        evidence=evidence,
         traces=GatewayPaths.of(paths).traces_socket if settings.traces.enabled else None,
     )
     if pods is not None:

@@ -29,6 +29,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.manager import Runnable
+from coterie.kuscia.control.usage_log import USAGE_LOG, UsageLog
 from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.bearer import BearerTokens
 from coterie.kuscia.gateway.callers import PodCallers
@@ -58,7 +59,7 @@ from coterie.node.config import ConfigError
 from coterie.node.parts import gateway_metrics, kusciaapi
 from coterie.node.parts.apiserver import ApiPlane
 from coterie.node.parts.context import NodeContext
-from coterie.node.parts.interconn import interconn_group
+from coterie.node.parts.interconn import bfia_group, interconn_group
 
 if TYPE_CHECKING:
     from coterie.kuscia.engine import remote_engines, remote_groups
@@ -133,7 +134,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         first.append(engines.controller)
     interconn = interconn_group(places, client, informers, clock)
     node.metrics_sources += [each for each in interconn if isinstance(each, MemberRunners)]
-    return [first, *made.groups, interconn]
+    return [first, *made.groups, [*interconn, *bfia_group(places, settings.domain, client, informers, clock)]]
 
 
 def gateway_parts(
@@ -207,7 +208,16 @@ def gateway_parts(
         version=__version__,
         clock=clock,
     )
-    usage = UsageMonitor(client, domain, instance, envoy.admin, lambda: feed.inputs, feed.tasks_running, clock=clock)
+    usage = UsageMonitor(
+        client,
+        domain,
+        instance,
+        envoy.admin,
+        lambda: feed.inputs,
+        feed.tasks_running,
+        record=UsageLog(paths.log(USAGE_LOG), clock, settings.log_rotation).links,
+        clock=clock,
+    )
     shaking = negotiator.make(client, informers, identity, instance, caller, events=events, clock=clock)
     first: list[Runnable] = [
         events,

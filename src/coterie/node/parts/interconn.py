@@ -5,6 +5,7 @@ The partner's gateway knows us by our token and adds what its API asks for, so n
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from coterie.base.clock import Clock
@@ -15,8 +16,43 @@ from coterie.kube.client.kubeconfig import ClusterConnection
 from coterie.kube.client.limits import ResponseLimits
 from coterie.kube.client.wrappers import FixedHost
 from coterie.kube.control.manager import Runnable
+from coterie.kuscia.bfia import controller as bfia
+from coterie.kuscia.bfia.client import BfiaClient
+from coterie.kuscia.bfia.server import BfiaServer
+from coterie.kuscia.gateway.names import ERROR, ORIGIN
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.interconn import runnable as interconn
+
+
+class _BfiaConnections:
+    """The connections of requests to BFIA partners, closed when the node stops. A Runnable."""
+
+    name = "bfia-calls"
+
+    def __init__(self, client: BfiaClient) -> None:
+        self.ready = asyncio.Event()
+        self._client = client
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def run(self) -> None:
+        self.ready.set()
+        try:
+            await self._stop.wait()
+        finally:
+            await self._client.close()
+
+
+def bfia_group(places: GatewayPaths, domain: str, client: Client, informers: Informers, clock: Clock) -> list[Runnable]:
+    """Partners that speak BFIA: their requests, and ours to them."""
+    calls = BfiaClient(Path(places.node_socket.host), domain, ERROR, clock)
+    return [
+        BfiaServer(client, informers, Path(places.bfia_socket.host), ORIGIN, clock),
+        _BfiaConnections(calls),
+        *bfia.make(client, informers, calls, clock=clock),
+    ]
 
 
 def interconn_group(places: GatewayPaths, client: Client, informers: Informers, clock: Clock) -> list[Runnable]:

@@ -30,7 +30,10 @@ log = logger("kusciaapi")
 
 def build(node: NodeContext) -> list[list[Runnable]]:
     groups = kusciaapi_groups(
-        node.settings, node.client, node.clock, node.find("namespace_listeners", NamespaceListeners)
+        node.settings,
+        node.find("kusciaapi_client", Client) or node.client,
+        node.clock,
+        node.find("namespace_listeners", NamespaceListeners),
     )
     node.metrics_sources += [each.metrics for group in groups for each in group if isinstance(each, KusciaApiProcess)]
     return groups

@@ -73,6 +73,8 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     assert chosen is not None, "config.parse gives every node of these modes an agent"
     network = _network_settings(settings, chosen, node.find("join_bundle", Bundle))
     part = _part(settings, chosen, network)
+    if not part.fenced:
+        node.protections_off.append("NotFenced")
     runtime = RunpRuntime(_runp_settings(settings, chosen, network if part.facts is not None else None))
     runtimes = container_runtime.make(settings, chosen, runtime, runp_directory(settings))
     node.provide("runtime", runtime)

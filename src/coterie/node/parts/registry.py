@@ -1,7 +1,7 @@
 """What each mode runs, and in which order: one table.
 
-    control-plane | join ──> pod-network ──> registration ──> node-api | gateway ──> dns ──> kusciaapi ──> datamesh
-                         ──> overlay ──> policies ──> services ──> traces ──> agent ──> controller-health ──> metrics
+    evidence ──> control-plane | join ──> pod-network ──> registration ──> node-api | gateway ──> dns ──> kusciaapi ──> datamesh
+                         ──> transport ──> functions ──> overlay ──> policies ──> services ──> traces ──> agent ──> controller-health ──> metrics ──> console
 
 `pod-network` makes the network in which later parts listen for pods; `overlay` connects it with other machines. One of
 control-plane, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that
@@ -38,7 +38,14 @@ class Part:
 _FIRST = ("control-plane", "join", "registration", "pod-network")
 
 PARTS = (
-    Part("control-plane", f"{_HERE}.control_plane", ("master", "autonomy")),
+    # A node that only joined has no key of its domain; a control plane without gateway has no partners.
+    Part(
+        "evidence",
+        f"{_HERE}.evidence",
+        ("master", "lite", "autonomy"),
+        enabled=lambda settings: settings.join is None and settings.gateway.enabled,
+    ),
+    Part("control-plane", f"{_HERE}.control_plane", ("master", "autonomy"), after=("evidence",)),
     Part("join", f"{_HERE}.join", ("lite",), enabled=lambda settings: settings.join is not None),
     Part("pod-network", f"{_HERE}.pod_network", ("lite", "autonomy"), after=("control-plane", "join")),
     Part(
@@ -83,6 +90,20 @@ PARTS = (
         after=(*_FIRST, "gateway"),
         enabled=lambda settings: settings.data_mesh.enabled and settings.join is None,
     ),
+    Part(
+        "transport",
+        f"{_HERE}.transport",
+        ("lite", "autonomy"),
+        after=(*_FIRST, "gateway"),
+        enabled=lambda settings: settings.transport.enabled and settings.join is None,
+    ),
+    Part(
+        "functions",
+        f"{_HERE}.functions",
+        ("autonomy",),
+        after=(*_FIRST, "gateway"),
+        enabled=lambda settings: settings.functions.enabled and settings.join is None,
+    ),
     Part("overlay", f"{_HERE}.overlay", ("lite", "autonomy"), after=_FIRST),
     Part("policies", f"{_HERE}.policies", ("lite", "autonomy"), after=_FIRST),
     Part("services", f"{_HERE}.services", ("lite", "autonomy"), after=_FIRST),
@@ -112,6 +133,13 @@ PARTS = (
         ("master", "lite", "autonomy"),
         after=(*_FIRST, "gateway", "traces", "agent"),
         enabled=lambda settings: settings.metrics.enabled,
+    ),
+    Part(
+        "console",
+        f"{_HERE}.console",
+        ("master", "autonomy"),
+        after=("control-plane", "gateway"),
+        enabled=lambda settings: settings.console.enabled,
     ),
 )
 

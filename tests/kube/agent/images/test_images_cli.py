@@ -41,7 +41,7 @@ def test_a_walk_through_all_actions(cli, tmp_path):
     assert cli("tag", "team/app:1", "app", *at)[0] == 0
     code, out, _ = cli("ls", *at)
     assert code == 0 and out.splitlines()[0].split() == ["REPOSITORY", "TAG", "IMAGE", "ID", "SIZE", "KIND"]
-    assert [line.split()[:2] for line in out.splitlines()[3:]] == [
+    assert [line.split()[:2] for line in out.splitlines()[4:]] == [
         ["app", "latest"],
         ["engine", "1"],
         ["team/app", "1"],
@@ -49,7 +49,7 @@ def test_a_walk_through_all_actions(cli, tmp_path):
     (found,) = json.loads(cli("ls", "engine:1", "-o", "json", *at)[1])
     assert (found["entrypoint"], found["cmd"], found["env"]) == (["sh"], ["-c"], ["A=b"])
     assert cli("rm", "engine:1", "app", *at)[0] == 0
-    assert cli("ls", "-o", "name", *at)[1].splitlines()[2:] == ["team/app:1"]
+    assert cli("ls", "-o", "name", *at)[1].splitlines()[3:] == ["team/app:1"]
 
 
 def test_save_and_gc(cli, tmp_path):
@@ -75,7 +75,7 @@ def test_save_and_gc(cli, tmp_path):
         os.utime(path, (1, 1))
     assert cli("gc", "--unused-for", "1h", "--dry-run", *at)[1] == f"would remove {name} (5B)\n"
     assert cli("gc", "--unused-for", "1h", *at)[1].splitlines()[0] == f"removed {name} (5B)"
-    assert cli("ls", "-o", "name", *at)[1].splitlines()[2:] == ["team/app:1"]
+    assert cli("ls", "-o", "name", *at)[1].splitlines()[3:] == ["team/app:1"]
 
 
 def test_pull(cli, tmp_path):

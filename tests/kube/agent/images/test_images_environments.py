@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from coterie.base.clock import VirtualClock
-from coterie.kube.agent.images import environment
+from coterie.kube.agent.images import environment, environment_ids
 from coterie.kube.agent.images.environment import environment_id
+from coterie.kube.agent.images.environment_ids import EnvironmentIds
 from coterie.kube.agent.images.model import ID_MISMATCH, ImageRefused, RequiredImage, StoredImage, id_problem
 from coterie.kube.agent.images.node_images import NodeImages
 from coterie.kube.agent.images.sources import PullSettings
-from coterie.kube.agent.images.store import HOST_IMAGE, PYTHON_IMAGE, ImageStore
+from coterie.kube.agent.images.store import ACTOR_IMAGE, HOST_IMAGE, PYTHON_IMAGE, ImageStore
 
 _LONG_AGO = (1_000_000_000, 1_000_000_000)
 
@@ -152,11 +153,66 @@ async def test_a_node_sees_new_code_at_once_where_an_id_is_required(store: Image
     await clock.advance(11)
     assert await images.verified("engine:1") == replace(image, id=changed)
     for _ in range(500):
+        await clock.advance(1)  # not while a container starts
         await asyncio.sleep(0.01)
         if (await images.verified("engine:1")).id != changed:  # type: ignore[union-attr]
             break
     assert (await images.verified("engine:1")).id == environment_id(image, store.environments)  # type: ignore[union-attr]
     await images.close()
+
+
+async def test_the_first_container_finds_the_id_of_its_image_prepared(
+    store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualClock()
+    images = NodeImages(store, PullSettings(), clock)
+    place = make_environment(tmp_path / "a")
+    image = add(store, place)
+    (place / "bin" / "engine").write_text("changed")
+    preparing = asyncio.create_task(images.prepare())
+    for _ in range(6000):
+        if preparing.done():
+            break
+        await clock.advance(1)
+        await asyncio.sleep(0.01)
+    preparing.result()
+
+    def never(*_: object) -> str:
+        raise AssertionError("a container waits until files were looked at")
+
+    monkeypatch.setattr(environment_ids, "environment_stamp", never)
+    monkeypatch.setattr(environment_ids, "environment_id", never)
+    for name in ("engine:1", PYTHON_IMAGE, ACTOR_IMAGE):
+        found = await images.verified(name)
+        assert found is not None and found.id == environment_id(found, store.environments)
+    assert (await images.verified("engine:1")).id != image.id  # type: ignore[union-attr]
+    await images.close()
+
+
+async def test_a_container_that_comes_during_the_preparation_does_not_wait_for_its_rests(
+    store: ImageStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_ids, "_WORK_SECONDS", 0.0)
+    monkeypatch.setattr(environment_ids, "_REST_SECONDS", 3600.0)
+    clock = VirtualClock()
+    ids = EnvironmentIds(store.environments, clock)
+    image, other = add(store, make_environment(tmp_path / "a")), store.find(PYTHON_IMAGE)
+    assert other is not None
+    preparing = asyncio.create_task(ids.prepare([image, other]))
+    await asyncio.sleep(0)
+    await clock.advance(1)
+    assert image.name in ids._known and not preparing.done()
+    assert await ids.id_of(image, exact=False) == image.id
+    # The next one rests for an hour; whoever stops the agent does not wait for it.
+    for _ in range(6000):
+        if other.name in ids._known:
+            break
+        await asyncio.sleep(0.01)
+    assert not preparing.done()
+    preparing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await preparing
+    await ids.close()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from image_kit import config, docker, entry, folder, link, oci, sha, tar
 from coterie.kube.agent.images import archive, layers
 from coterie.kube.agent.images.flatten import flatten
 from coterie.kube.agent.images.model import ImageError
-from coterie.kube.agent.images.store import HOST_IMAGE, PYTHON_IMAGE, ImageStore
+from coterie.kube.agent.images.store import ACTOR_IMAGE, HOST_IMAGE, PYTHON_IMAGE, ImageStore
 from coterie.kube.agent.images.unpack import LayerMember, is_opaque, is_whiteout, unpack
 
 BASE = tar([folder("etc"), entry("etc/passwd", b"old"), entry("etc/gone", b"x"), folder("var"), entry("var/a", b"a")])
@@ -282,7 +282,7 @@ def test_another_architecture_is_refused(store, monkeypatch):
 
 
 def test_names_ids_and_built_in_images(store, tmp_path):
-    assert [image.name for image in store.images()] == [HOST_IMAGE, PYTHON_IMAGE]
+    assert [image.name for image in store.images()] == [HOST_IMAGE, PYTHON_IMAGE, ACTOR_IMAGE]
     image = store.add_host("engine:1", ["/bin/true"], args=["-v"], env=[("A", "b")], workdir="/srv")
     assert store.find("registry.example:5000/engine:1") == image
     assert store.resolve(image.id[7:19]) == image
@@ -291,8 +291,8 @@ def test_names_ids_and_built_in_images(store, tmp_path):
     (tmp_path / "root").mkdir()
     assert store.add_rootfs("tree:1", tmp_path / "root").directory == str(tmp_path / "root")
     store.remove("engine:1")
-    assert sorted(i.name for i in store.images())[2:] == ["engine:latest", "tree:1"]
-    for name in (HOST_IMAGE, PYTHON_IMAGE):
+    assert sorted(i.name for i in store.images())[3:] == ["engine:latest", "tree:1"]
+    for name in (HOST_IMAGE, PYTHON_IMAGE, ACTOR_IMAGE):
         with pytest.raises(ImageError, match="built in"):
             store.remove(name)
         with pytest.raises(ImageError, match="built in"):

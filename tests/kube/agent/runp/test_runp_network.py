@@ -68,16 +68,16 @@ class NetworkHarness:
         await self.runp.ended(name, uid)
         return "\n".join(line.split(" ", 3)[3] for line in spec.log_path.read_text().splitlines())
 
-    async def server(self, uid: str, where: str = "") -> None:
-        """A server in a pod that tells callers their addresses, on port 9000; returns when it listens."""
+    async def server(self, uid: str, where: str = "", port: int = 9000) -> None:
+        """A server in a pod that tells callers their addresses; returns when it listens."""
         script = (
-            f'python3 -c \'import socket\ns = socket.create_server(("{where}", 9000))\n'
+            f'python3 -c \'import socket\ns = socket.create_server(("{where}", {port}))\n'
             "while True:\n  c, a = s.accept(); c.sendall(a[0].encode()); c.close()'"
         )
-        await self.runp.start(script, "server", uid=uid)
+        await self.runp.start(script, "server" if port == 9000 else f"server-{port}", uid=uid)
         for _ in range(200):
             try:
-                _, writer = await self.runp.runtime.dial(uid, 9000)
+                _, writer = await self.runp.runtime.dial(uid, port)
             except ConnectionRefusedError:
                 await asyncio.sleep(0.05)
             else:
@@ -136,6 +136,20 @@ async def test_engines_of_one_task_reach_each_other_and_nobody_else(network, kin
     assert (await network.reaches("a-0", addresses["own"], 9000)).startswith("refused")
     expected = addresses["own"] if kind is PodKind.ENGINE else "refused"
     assert (await network.reaches("own", addresses["b-0"], 9000)).startswith(expected)
+
+
+async def test_engines_and_pods_of_partners_do_not_reach_gateways_and_actors_of_functions(network):
+    """Also not actors that read tables, which are engines to the network. Ordinary pods reach the ports, and need tokens there
+    (test_e2e_functions)."""
+    functions = await network.pod("functions")
+    ordinary = await network.pod("ordinary")
+    for uid, kind in (("guest", PodKind.GUEST), ("engine", PodKind.ENGINE)):
+        await network.pod(uid, kind, "task/a")
+    for port in (6810, 6811, 6812):
+        await network.server("functions", port=port)
+        assert await network.reaches("ordinary", functions, port) == ordinary
+        for uid in ("guest", "engine"):
+            assert (await network.reaches(uid, functions, port)).startswith("refused")
 
 
 async def test_pods_and_the_machine_do_not_share_a_loopback(network):

@@ -20,7 +20,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,9 +62,13 @@ class _File:
         return [info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_mode]
 
 
-def environment_id(image: StoredImage, cache: Path) -> str:
+def at_once() -> None:
+    """No rest between files."""
+
+
+def environment_id(image: StoredImage, cache: Path, rest: Callable[[], None] = at_once) -> str:
     """`sha256:...` of a host environment as it is now. Blocking; reads what changed since the last time. `cache`: a directory
-    for what was read. Raises OSError."""
+    for what was read; `rest` is called after each file. Raises OSError, and what `rest` raises."""
     if image.builtin and not image.entrypoint:
         return image.id  # all programs of the machine: only the name is known
     sources = _sources(image)
@@ -75,19 +79,20 @@ def environment_id(image: StoredImage, cache: Path) -> str:
         "env": sorted([key, _relative(value, place)] for key, value in image.env if key not in ("PATH", "PYTHONPATH")),
         "workdir": _relative(image.workdir, place),
         "visible": [os.path.basename(path) for path in image.visible],
-        "code": [_digest(source, cache) for source in sources],
+        "code": [_digest(source, cache, rest) for source in sources],
     }
     if image.builtin:
         facts |= {"command": [image.name], "python": list(sys.version_info[:2])}
     return f"sha256:{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()}"
 
 
-def environment_stamp(image: StoredImage) -> str:
-    """Changes when a file of the environment does. Blocking; reads no contents. Raises OSError."""
+def environment_stamp(image: StoredImage, rest: Callable[[], None] = at_once) -> str:
+    """Changes when a file of the environment does. Blocking; reads no contents. Raises OSError, and what `rest` raises."""
     value = hashlib.sha256()
     for source in _sources(image) if not image.builtin or image.entrypoint else ():
         for file in _files(source):
             value.update(f"{file.path}\0{file.stamp}\n".encode("utf-8", "surrogateescape"))
+            rest()
     return value.hexdigest()
 
 
@@ -153,7 +158,7 @@ def _is_code(name: str, mode: int) -> bool:
     return bool(mode & 0o111) or name.endswith((".py", ".so", ".jar")) or ".so." in name
 
 
-def _digest(source: _Source, cache: Path) -> str:
+def _digest(source: _Source, cache: Path, rest: Callable[[], None]) -> str:
     """Of all files of a source, from the cache where they did not change."""
     kept = cache / f"{hashlib.sha256(f'{source.path} {source.code_only}'.encode()).hexdigest()[:32]}.json"
     known = _read(kept)
@@ -171,6 +176,7 @@ def _digest(source: _Source, cache: Path) -> str:
             files[file.name] = [*file.stamp, content]
         executable = "x" if file.info.st_mode & 0o100 else "-"
         total.update(f"{file.name}\0{executable}\0{content}\n".encode("utf-8", "surrogateescape"))
+        rest()
     if changed or len(files) != len(known):
         private_directory(cache)
         write_atomic(kept, json.dumps({"format": _FORMAT, "files": files}), durable=False)

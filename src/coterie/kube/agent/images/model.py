@@ -67,12 +67,19 @@ class StoredImage:
     builtin: bool = False
     visible: tuple[str, ...] = ()
     """Paths of the machine that containers of a host environment see besides the environment itself, read-only."""
+    preload: tuple[str, ...] = ()
+    """Python modules of a host environment that are imported ahead of its containers (`runp/zygote.py`)."""
     manifest: str = ""
     """`sha256:...` of the manifest, by which a registry knows the image; empty for images of another origin."""
     platform_manifest: str = ""
     """That of the manifest for this machine, where `manifest` is an index."""
     signatures: tuple[tuple[str, str, str, str], ...] = ()
     """That the registry had of either, as `signatures.py` writes them; verified whenever the image is used."""
+
+
+def content_digest(image: StoredImage) -> str:
+    """The id where it covers what is inside; empty for programs of the machine and for directories that are used where they lie."""
+    return image.id if not image.builtin and (image.kind == HOST or image.layers) else ""
 
 
 def id_problem(image: StoredImage, required: str) -> str:

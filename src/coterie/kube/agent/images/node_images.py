@@ -39,6 +39,10 @@ class NodeImages:
         self._puller = ImagePuller(store, settings)
         self._environments = EnvironmentIds(store.environments, clock)
 
+    async def prepare(self) -> None:
+        """Ends when the first container of no host image has to wait for the image's id."""
+        await self._environments.prepare(each for each in self.store.images() if each.kind == HOST)
+
     def needed(self, image: str, policy: str, required: RequiredImage = ANY_IMAGE) -> bool:
         """Whether it must be pulled before a container starts."""
         return self._puller.needed(image, policy, required.id) or self._lacks_signature(image, policy, required)

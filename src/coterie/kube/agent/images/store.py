@@ -9,7 +9,7 @@
     <directory>/shared                   a link to the directory whose layers several domains share, if there is one
 
 Built in, and never on disk: `coterie/host:latest`, the machine's own programs, and `coterie/python:latest`, the
-interpreter that Coterie runs on. Every change is one rename, so a crash leaves the old or the new.
+interpreter that Coterie runs on, and `coterie-actor:latest`, the program of an actor on it (without installed packages). Every change is one rename, so a crash leaves the old or the new.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from coterie.kube.agent.images.model import HOST, ROOTFS, ImageError, StoredImag
 
 HOST_IMAGE = "coterie/host:latest"
 PYTHON_IMAGE = "coterie/python:latest"
+ACTOR_IMAGE = "coterie-actor:latest"
 _SHORTEST_ID = 6
 
 
@@ -141,8 +142,11 @@ class ImageStore:
         env: Sequence[tuple[str, str]] = (),
         workdir: str = "",
         visible: Sequence[str] = (),
+        preload: Sequence[str] = (),
     ) -> StoredImage:
-        """A host environment: a command on this machine. `visible` are further paths that its containers may read."""
+        """A host environment: a command on this machine. `visible` are further paths that its containers may read; `preload`
+        are Python modules that are imported ahead of them, with the rights of the node."""
+        _check_preload(preload, args)
         for path in visible:
             if not os.path.isabs(path) or ".." in path.split("/") or os.path.normpath(path) == "/":
                 raise ImageError(f"{path} cannot be made visible: it is not an absolute path below /")
@@ -155,6 +159,7 @@ class ImageStore:
             env=tuple(env),
             workdir=workdir,
             visible=tuple(os.path.normpath(path) for path in visible),
+            preload=tuple(preload),
         )
         return self.save(replace(image, id=environment_id(image, self.environments)))
 
@@ -399,8 +404,14 @@ def builtin_images() -> tuple[StoredImage, ...]:
         ),
         builtin=True,
     )
+    actor = replace(
+        python,
+        name=ACTOR_IMAGE,
+        entrypoint=(sys.executable, "-S", "-P", "-m", "coterie.engines.actor"),
+        preload=("coterie.engines.actor.runtime", "coterie.engines.actor.uploads", "asyncio", "traceback"),
+    )
     host = StoredImage(HOST_IMAGE, "", HOST, env=(("PATH", os.environ.get("PATH", os.defpath)),), builtin=True)
-    return tuple(replace(image, id=_id_of(image)) for image in (host, python))
+    return tuple(replace(image, id=_id_of(image)) for image in (host, python, actor))
 
 
 _MOST_LEVELS = 100
@@ -460,9 +471,19 @@ def _descend(levels: list[tuple[int, list[str]]], parent: int | None, name: str)
             levels.append((handle, [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]))
 
 
+def _check_preload(modules: Sequence[str], words: Sequence[str]) -> None:
+    for module in modules:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise ImageError(f'"{module}" cannot be preloaded: it is not the name of a Python module')
+    if modules and "-m" not in words[:-1]:
+        raise ImageError(
+            "preloaded modules need a program that is started as a Python module: arguments such as -I -m MODULE"
+        )
+
+
 def _load(path: Path) -> StoredImage:
     data = json.loads(path.read_bytes())
-    for key in ("entrypoint", "cmd", "layers", "visible"):
+    for key in ("entrypoint", "cmd", "layers", "visible", "preload"):
         data[key] = tuple(data.get(key, ()))
     data["signatures"] = tuple(tuple(each) for each in data.get("signatures", ()))
     data["env"] = tuple((name, value) for name, value in data["env"])
@@ -472,8 +493,9 @@ def _load(path: Path) -> StoredImage:
 def _id_of(image: StoredImage) -> str:
     """From what the image is, not what it is called. A built-in one is what this machine has: only its name tells."""
     facts = {"builtin": image.name} if image.builtin else {**asdict(image), "name": "", "id": "", "size": 0}
-    if not image.visible:
-        facts.pop("visible", None)  # as before images had this
+    for key in ("visible", "preload"):
+        if not facts.get(key):
+            facts.pop(key, None)  # as before images had this
     for key in ("manifest", "platform_manifest", "signatures"):
         facts.pop(key, None)
     text = json.dumps(facts, sort_keys=True)

@@ -9,6 +9,7 @@ from coterie.kube.agent.node.facts import MachineUsage
 from coterie.kube.agent.node.pressure import DISK_PRESSURE, MEMORY_PRESSURE, PID_PRESSURE, met
 from coterie.kube.agent.settings import PressureSettings
 from coterie.kube.api.meta import Object
+from coterie.kube.api.types.nodes import NETWORK_UNAVAILABLE, SHARED_NETWORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class PodNetworkState:
     """Why pods cannot work at all."""
     remedy: str = ""
     """Why they have none of their own, and what to do."""
+    shared: bool = False
+    """Pods are in the network of the machine: all have its address."""
 
 
 FENCED_NETWORK = PodNetworkState()
@@ -52,13 +55,13 @@ def readings(
     problem = runtime_problem or network.problem
     short = pressures | {each.condition for each in met(usage, limits)}
     return [
-        ConditionReading("NetworkUnavailable", "True", "PodNetworkNotReady", network.problem)
+        ConditionReading(NETWORK_UNAVAILABLE, "True", "PodNetworkNotReady", network.problem)
         if network.problem
         else ConditionReading(
-            "NetworkUnavailable",
+            NETWORK_UNAVAILABLE,
             "False",
-            "AgentHasNetwork",
-            "every pod has an address of its own" if network.own else "pods use the network of this machine",
+            SHARED_NETWORK if network.shared else "AgentHasNetwork",
+            "pods use the network of this machine" if network.shared else "every pod has an address of its own",
         ),
         ConditionReading(FENCED, "True", "PodsFenced", "pods have a network, a user and a root of their own")
         if network.own

@@ -148,6 +148,8 @@ class PodManager:
                 owner.start("statuses", self._writer.run(), endless=True)
                 for i in range(self._settings.pods.workers):
                     owner.start(f"worker-{i}", self._work(), endless=True)
+                if self._tools.images is not None:
+                    owner.start("prepare-images", self._tools.images.prepare(), vital=False)
                 self.ready.set()
                 await self._stop.wait()
         finally:

@@ -2,6 +2,9 @@
 
     startup ──well──> liveness and readiness begin          startup or liveness fails too often ──> kill
 
+In the first second of a run, startup and readiness are also asked between the periods, as soon as it may have begun to listen; only a
+good answer counts then. Commands are not: they cost a process each.
+
 The prober only keeps a `Probed` up to date and says when it changed; what follows from it is decided elsewhere.
 """
 
@@ -17,6 +20,8 @@ from coterie.kube.agent.pods.pod_view import Probed
 from coterie.kube.agent.probes.checks import Checker
 from coterie.kube.api.meta import Object
 
+_FIRST_QUICK, _QUICK_FACTOR, _QUICK_SECONDS = 0.005, 1.6, 1.0
+_QUICK_KINDS = ("httpGet", "tcpSocket", "grpc")
 _FAILED = "failed {} probe, will be restarted"
 
 
@@ -91,6 +96,11 @@ class ContainerProber:
         threshold = threshold_of(probe)
         period = float(probe.get("periodSeconds") or 10)
         timeout = float(probe.get("timeoutSeconds") or 1)
+        if name != "liveness" and not self._known(name) and await self._quick(probe, timeout):
+            threshold = threshold.after(True)
+            if self._conclude(name, probe, threshold):
+                return
+            await self._clock.sleep(period)
         while True:
             well, seen = await self._checker.check(self._uid, self._container, probe, timeout)
             if not well:
@@ -101,6 +111,24 @@ class ContainerProber:
             if self._conclude(name, probe, threshold):
                 return
             await self._clock.sleep(period)
+
+    def _known(self, name: str) -> bool:
+        return self.result.started if name == "startup" else self.result.ready
+
+    async def _quick(self, probe: Object, timeout: float) -> bool:
+        """Whether the container answered well in its first second."""
+        if probe.get("initialDelaySeconds") or not any(kind in probe for kind in _QUICK_KINDS):
+            return False
+        # Who has shown that it started can answer at once.
+        wait = 0.0 if self._container.get("startupProbe") and self.result.started else _FIRST_QUICK
+        end = self._clock.monotonic() - self._age + _QUICK_SECONDS
+        while self._clock.monotonic() < end:
+            if wait:
+                await self._clock.sleep(wait)
+            if (await self._checker.check(self._uid, self._container, probe, timeout))[0]:
+                return True
+            wait = max(_FIRST_QUICK, wait * _QUICK_FACTOR)
+        return False
 
     def _conclude(self, name: str, probe: Object, threshold: Threshold) -> bool:
         """Take the verdict over; says whether this probe is through."""

@@ -45,6 +45,7 @@ from coterie.kube.agent.runtimes.protocol import (
 
 HOST_IMAGE = "coterie/host:latest"
 PYTHON_IMAGE = "coterie/python:latest"
+ACTOR_IMAGE = "coterie-actor:latest"
 _KEPT_RUNS = 2
 """Of each container the newest run and the one before it, for `kubectl logs --previous` and last states."""
 
@@ -83,7 +84,7 @@ class FakeMachine:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.clock = clock
         self.pods: dict[str, FakePod] = {}
-        self.images = {HOST_IMAGE: _image(HOST_IMAGE), PYTHON_IMAGE: _image(PYTHON_IMAGE)}
+        self.images = {name: _image(name) for name in (HOST_IMAGE, PYTHON_IMAGE, ACTOR_IMAGE)}
         self.scripts: dict[str, Sequence[str]] = {}
         """Container name -> what each of its runs does; the last entry goes on for ever."""
         self.problems: dict[str, RuntimeFailure] = {}

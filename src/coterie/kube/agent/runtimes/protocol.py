@@ -228,6 +228,8 @@ class ImageInfo:
     size: int
     kind: str
     """rootfs or host."""
+    digest: str = ""
+    """`sha256:...` of what is inside; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

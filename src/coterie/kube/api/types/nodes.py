@@ -38,17 +38,26 @@ class NodeInfo(Model, frozen=True, kw_only=True):
     kubelet_version: str = ""
 
 
+class NodeImage(Model, frozen=True, kw_only=True):
+    names: tuple[str, ...] | None = None
+    """`repository:tag`, and `repository@digest` where the digest is known."""
+
+
 class NodeStatus(Model, frozen=True, kw_only=True):
     capacity: dict[str, QuantityText] | None = None
     allocatable: dict[str, QuantityText] | None = None
     conditions: tuple[NodeCondition, ...] | None = None
     addresses: tuple[NodeAddress, ...] | None = None
     node_info: NodeInfo | None = None
+    images: tuple[NodeImage, ...] | None = None
 
 
 class Node(ApiObject, frozen=True, kw_only=True):
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
+
+NETWORK_UNAVAILABLE, SHARED_NETWORK = "NetworkUnavailable", "PodsShareMachineNetwork"
+"""A condition, and its reason where pods have no addresses of their own, although all is as it can be there."""
 
 NODES = Kind(builtin("nodes"), Node)

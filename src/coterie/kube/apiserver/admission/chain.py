@@ -39,6 +39,9 @@ class AdmissionRequest:
     repeated: bool = False
     """The steps have seen it before, and webhooks in between: a step that may act only once leaves it alone."""
 
+    guards: dict[str, int] = field(default_factory=dict)
+    """Keys and revisions of the guards that what was given away depends on (`state.py`)."""
+
     def warn(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
@@ -50,6 +53,8 @@ class AdmissionRequest:
 
 
 Step = Callable[[AdmissionRequest], None]
+GuardOf = Callable[[str], tuple[str, int]]
+"""The key of a guard and the revision that was seen of it."""
 LazyStep = Callable[[Callable[[], AdmissionRequest]], None]
 """A step for requests that seldom concern it: the attempt is made only when the step wants to see it."""
 
@@ -69,6 +74,11 @@ class AdmissionReservations:
         self._attempts.append(attempt)
         for step in self._steps:
             step(attempt)
+
+    @property
+    def seen(self) -> tuple[tuple[str, int], ...]:
+        """The guards of the last attempt, which is the one that is written."""
+        return tuple(self._attempts[-1].guards.items()) if self._attempts else ()
 
     def release(self) -> None:
         for attempt in self._attempts:

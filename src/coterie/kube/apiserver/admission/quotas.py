@@ -2,7 +2,8 @@
 
 Used amounts are kept per quota and resource and brought up to date from the collection's own history of changes, so a
 create costs the changes since the last one and not a walk over the namespace. Writes that were admitted but are not
-durable yet hold their share as reservations; each counts once, as a reservation or as the object it became.
+durable yet hold their share as reservations; each counts once, as a reservation or as the object it became. Where other
+servers write too, a write that takes room changes the namespace's guard in the same transaction.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.kube.api import errors, quantity, quota
-from coterie.kube.apiserver.admission.chain import AdmissionRequest
+from coterie.kube.apiserver.admission.chain import AdmissionRequest, GuardOf
 from coterie.kube.apiserver.state.collection import Collection
 from coterie.kube.apiserver.state.entry import ObjectEntry
 
@@ -45,8 +46,15 @@ class _Account:
 
 
 class Quotas:
-    def __init__(self, quotas: Collection, collection_of: Callable[[AdmissionRequest], Collection]) -> None:
+    def __init__(
+        self,
+        quotas: Collection,
+        collection_of: Callable[[AdmissionRequest], Collection],
+        guard_of: GuardOf | None = None,
+    ) -> None:
+        """`guard_of`: where other servers give away room too."""
         self._quotas = quotas
+        self._guard_of = guard_of
         self._collection_of = collection_of
         self._accounts: dict[tuple[str, str, str], _Account] = {}
 
@@ -91,6 +99,9 @@ class Quotas:
                 f"used: {_listed(broken, used)}, limited: " + ",".join(f"{name}={hard[name]}" for name in broken),
             )
         if not attempt.dry_run:
+            if self._guard_of is not None:
+                key, seen = self._guard_of(f"quota/{attempt.namespace}")
+                attempt.guards[key] = seen
             base = int(attempt.old["metadata"]["resourceVersion"]) if attempt.old else 0
             held = _Reservation(attempt.name, base, wanted)
             account.reserved.append(held)

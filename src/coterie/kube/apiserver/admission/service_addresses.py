@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.base.lazy_import import lazy_import
 from coterie.kube.api import errors
-from coterie.kube.apiserver.admission.chain import AdmissionRequest
+from coterie.kube.apiserver.admission.chain import AdmissionRequest, GuardOf
 from coterie.kube.apiserver.state.collection import Collection
 
 if TYPE_CHECKING:
@@ -86,7 +86,10 @@ class ServiceAddresses:
         cidr: str,
         chooser: random.Random | None = None,
         addresses: Collection | None = None,
+        guard_of: GuardOf | None = None,
     ) -> None:
+        """`guard_of`: where other servers give out addresses too."""
+        self._guard_of = guard_of
         self._services = services
         self._addresses = addresses
         """IPAddress objects: those that others made keep an address from being given out."""
@@ -119,6 +122,11 @@ class ServiceAddresses:
         if spec.get("type") != "ExternalName":
             self._give_address(attempt, spec, reservation)
         self._give_ports(attempt, spec, reservation)
+        if self._guard_of is not None and not attempt.dry_run:
+            before = holdings_of(attempt.old) if attempt.old else Holdings()
+            if reservation.addresses - before.addresses or reservation.ports - before.ports:
+                key, seen = self._guard_of("service-addresses")
+                attempt.guards[key] = seen
 
     @property
     def network(self) -> ipaddress.IPv4Network:

@@ -51,6 +51,8 @@ class Collection:
         """Its own from the first change on: most kinds have none for long."""
         self._ring_bytes = 0
         self._groups: dict[object, WatchGroup] = {}
+        self._groups_by_place: dict[tuple[str, str], dict[object, WatchGroup]] = {}
+        """By the namespace and the name that they watch, each empty for all: a change asks only those that may want it."""
 
     def __len__(self) -> int:
         return self._count
@@ -144,9 +146,16 @@ class Collection:
         self._count -= 1
 
     def publish(self, changes: list[StoredChange]) -> None:
-        for group in list(self._groups.values()):
+        places: dict[tuple[str, str], list[StoredChange]] = {}
+        for change in changes:
+            entry = change.entry
+            for place in {(entry.namespace, entry.name), (entry.namespace, ""), ("", entry.name), ("", "")}:
+                if place in self._groups_by_place:
+                    places.setdefault(place, []).append(change)
+        wanted = [(group, found) for place, found in places.items() for group in self._groups_by_place[place].values()]
+        for group, found in wanted:
             try:
-                group.publish(changes)
+                group.publish(found)
             except Exception as problem:  # noqa: BLE001 - a fault in one way to show objects must not silence the others
                 log.error("Watch aborted", error=problem, trace=True, collection=self.key)
                 for watcher in list(group.members):
@@ -184,6 +193,7 @@ class Collection:
         group = self._groups.get(watcher.group_key)
         if group is None:
             group = self._groups[watcher.group_key] = WatchGroup(watcher)
+            self._groups_by_place.setdefault(group.place, {})[watcher.group_key] = group
         group.members.add(watcher)
         watcher.live = True
 
@@ -193,6 +203,9 @@ class Collection:
             group.members.discard(watcher)
             if not group.members:
                 del self._groups[watcher.group_key]
+                del self._groups_by_place[group.place][watcher.group_key]
+                if not self._groups_by_place[group.place]:
+                    del self._groups_by_place[group.place]
 
     @property
     def watchers(self) -> list[Watcher]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import orjson
 
@@ -21,7 +22,12 @@ from coterie.kube.apiserver.state.watching import StoredChange
 from coterie.kube.store import protocol as store_protocol
 
 ROOT = "/registry/"
+GUARDS = "/guards/"
+"""Keys beside the objects: whoever writes something that must fit with other objects changes the guard of all such writes in
+the same transaction, so two servers cannot both give away the same room or address."""
 _LOAD_PAGE = 2000
+_WRITE_ATTEMPTS = 50
+_CATCH_UP_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,16 @@ Decide = Callable[[ObjectEntry | None], ObjectWrite | None]
 Observer = Callable[[Sequence[StoredChange]], None]
 
 
+class GuardChanged(Exception):
+    """Another server gave away room or addresses meanwhile: what was admitted must be admitted again."""
+
+
+class Guards(Protocol):
+    @property
+    def seen(self) -> tuple[tuple[str, int], ...]:
+        """The guards that the decision depends on, as they were when it was made."""
+
+
 class ResourceStorage:
     def __init__(self, store: store_protocol.Store) -> None:
         self.store = store
@@ -47,6 +63,7 @@ class ResourceStorage:
         self._observers: dict[str, list[Observer]] = {}
         self._busy: dict[str, asyncio.Future[list[int]]] = {}
         self._unsubscribe: Callable[[], None] | None = None
+        self._guards: dict[str, int] = {}
 
     # -- collections and views ----------------------------------------------------------------------------------
 
@@ -119,8 +136,60 @@ class ResourceStorage:
     # -- loading ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Follow the store from here on; `load` must have brought in what exists."""
-        self._unsubscribe = self.store.subscribe(self._durable)
+        """Follow the store from here on, without a gap after what `load` has brought in."""
+        if not self.store.shared:
+            self._unsubscribe = self.store.subscribe(self._durable)
+            return
+        # Others write while we load: what came meanwhile is read from the log, the last of it in the turn of the loop in
+        # which we subscribe.
+        await self._load_guards()
+        while self.revision < self.store.revision:
+            upto = self.store.revision
+            async for events in self.store.replay("", self.revision, upto):
+                self._durable(events)
+            self.revision = upto
+        self._unsubscribe = self.store.subscribe(self._durable, self._reset)
+
+    async def _load_guards(self) -> None:
+        page = await self.store.scan(GUARDS, revision=self.revision)
+        self._guards = {record.key: record.revision for record in page.records}
+
+    def _reset(self, records: Sequence[store_protocol.StoreRecord], revision: int) -> None:
+        """Nobody can tell what happened: it is made up as changes that lead from what we have to what there is."""
+        exists = {record.key: record for record in records}
+        events: list[store_protocol.StoreEvent] = []
+        for collection in self._collections.values():
+            for entry in list(collection):
+                key = _key_of(collection, entry.namespace, entry.name)
+                record = exists.pop(key, None)
+                if record is None:
+                    events.append(store_protocol.StoreEvent(key, revision, None, entry.created, entry.revision))
+                elif entry.raw != splice(
+                    self._under_head(collection, record.value), len(collection.head), record.revision
+                ):
+                    events.append(_put(record, entry.revision))
+        events += [_put(record, 0) for record in exists.values() if record.key.startswith(ROOT)]
+        self._guards = {key: record.revision for key, record in exists.items() if key.startswith(GUARDS)}
+        self._durable(events)
+        self.revision = revision
+        for collection in self._collections.values():
+            collection.floor = collection.changed = revision
+            for watcher in collection.watchers:
+                watcher.send_error(too_old(revision, revision))
+
+    # -- other servers ------------------------------------------------------------------------------------------
+
+    async def catch_up(self, revision: int = 0) -> None:
+        """Wait until everything that was acknowledged before, by whichever server, is here; or all up to `revision`."""
+        try:
+            async with asyncio.timeout(_CATCH_UP_SECONDS):
+                await self.store.reached(revision or await self.store.current())
+        except TimeoutError as late:
+            if revision:
+                return  # refused by whoever looks at the revision, in the words of Kubernetes
+            raise errors.Timeout("the store did not tell its newest revision in time", retry_after=1) from late
+        except store_protocol.StoreError as failed:
+            raise unreadable(failed) from failed
 
     async def load(self, prefix: str) -> int:
         """Read what the store holds below a prefix into the collections; returns how many objects."""
@@ -155,46 +224,43 @@ class ResourceStorage:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    async def modify(self, collection: Collection, namespace: str, name: str, decide: Decide) -> ObjectEntry | None:
-        """Decide on the current entry and make the decision durable.
+    def guard(self, name: str) -> tuple[str, int]:
+        """A guard as it is in what we have seen."""
+        key = GUARDS + name
+        return key, self._guards.get(key, 0)
+
+    async def modify(
+        self, collection: Collection, namespace: str, name: str, decide: Decide, guards: Guards | None = None
+    ) -> ObjectEntry | None:
+        """Decide on the current entry and make the decision durable. `decide` is called again where another server has
+        changed the object meanwhile, and must then decide as if for the first time. `guards`: what the decision counts on
+        besides the entry; raises GuardChanged.
 
         Returns the entry as written, the last state of a deleted object, or the current entry when nothing was to do.
         Writes to one object follow each other, so `decide` never works on an entry that is being replaced.
         """
-        key = f"{collection.key}/{namespace}/{name}" if namespace else f"{collection.key}/{name}"
-        busy = self._busy
-        while (pending := busy.get(key)) is not None:
-            await asyncio.wait((pending,))
-        entry = collection.get(namespace, name)
-        write = decide(entry)
-        if write is None:
-            return entry
-        expect = entry.revision if entry is not None else 0
-        op: store_protocol.Op
-        if write.value is None:
-            op = store_protocol.DeleteOp(key, expect)
-        else:
-            op = store_protocol.PutOp(key, write.value, expect, collection.lease)
-        try:
-            done = self.store.submit((op,))
-            busy[key] = done
+        key = _key_of(collection, namespace, name)
+        guarded: tuple[tuple[str, int], ...] = ()
+        for _ in range(_WRITE_ATTEMPTS):
+            while (pending := self._busy.get(key)) is not None:
+                await asyncio.wait((pending,))
+            entry = collection.get(namespace, name)
+            write = decide(entry)
+            if write is None:
+                return entry
+            guarded = guards.seen if guards is not None else ()
             try:
-                # The write goes on when the client does not wait for it any more, hence the shield.
-                revision = (await asyncio.shield(done))[0]
-            except asyncio.CancelledError:
-                # What the caller holds for this write (room in a quota) must not be given away before it is settled.
-                await asyncio.wait((done,))
-                raise
-            finally:
-                if busy.get(key) is done:
-                    if done.done():
-                        del busy[key]
-                    else:
-                        done.add_done_callback(lambda _: busy.pop(key, None))
-        except store_protocol.CompareFailed as failed:
-            raise errors.Conflict(f"the object has been modified ({failed})", name=name) from failed
-        except store_protocol.StoreError as failed:
-            raise errors.ServiceUnavailable(f"the store did not take the write: {failed}", retry_after=1) from failed
+                revision = await self._write(key, collection, entry, write, guarded)
+                break
+            except store_protocol.CompareFailed as failed:
+                if not self.store.shared:
+                    raise errors.Conflict(f"the object has been modified ({failed})", name=name) from failed
+                # Another server was faster. Decide again on what is there, once our collections have it.
+                await self.catch_up()
+                if failed.key != key:
+                    raise GuardChanged from failed
+        else:
+            raise errors.Conflict("the object is being modified by others all the time", name=name)
         if write.value is None:
             assert entry is not None
             raw = respliced(entry.raw, len(collection.head), entry.revision, revision)
@@ -205,9 +271,54 @@ class ResourceStorage:
         created = entry.created if entry is not None else revision
         return ObjectEntry(namespace, name, splice(write.value, len(collection.head), revision), revision, created)
 
+    async def _write(
+        self,
+        key: str,
+        collection: Collection,
+        entry: ObjectEntry | None,
+        write: ObjectWrite,
+        guards: Sequence[tuple[str, int]],
+    ) -> int:
+        """Returns the revision. Raises CompareFailed."""
+        expect = entry.revision if entry is not None else 0
+        op: store_protocol.Op
+        if write.value is None:
+            op = store_protocol.DeleteOp(key, expect)
+        else:
+            op = store_protocol.PutOp(key, write.value, expect, collection.lease)
+        busy = self._busy
+        try:
+            done = self.store.submit((op, *(store_protocol.PutOp(guard, b"", seen) for guard, seen in guards)))
+            busy[key] = done
+            try:
+                # The write goes on when the client does not wait for it any more, hence the shield.
+                return (await asyncio.shield(done))[0]
+            except asyncio.CancelledError:
+                # What the caller holds for this write (room in a quota) must not be given away before it is settled.
+                await asyncio.wait((done,))
+                raise
+            finally:
+                if busy.get(key) is done:
+                    if done.done():
+                        del busy[key]
+                    else:
+                        done.add_done_callback(lambda _: busy.pop(key, None))
+        except store_protocol.CompareFailed:
+            raise
+        except store_protocol.Unsettled as unknown:
+            raise errors.Timeout(f"it is not known whether the write took place: {unknown}", retry_after=1) from unknown
+        except store_protocol.ValueTooLarge as failed:
+            raise errors.RequestEntityTooLarge(str(failed)) from failed
+        except store_protocol.StoreError as failed:
+            raise errors.ServiceUnavailable(f"the store did not take the write: {failed}", retry_after=1) from failed
+
     def _durable(self, events: Sequence[store_protocol.StoreEvent]) -> None:
         touched: dict[str, list[StoredChange]] = {}
         for event in events:
+            if not event.key.startswith(ROOT):
+                if event.key.startswith(GUARDS):
+                    self._guards[event.key] = event.revision
+                continue
             key, namespace, name = split_key(event.key)
             collection = self._collections.get(key)
             if collection is None:
@@ -261,18 +372,9 @@ class ResourceStorage:
 
         In the batches of the store: a watch that is far behind must not hold all it missed in memory."""
         floor = collection.floor
-        prefix = collection.key + "/"
         try:
-            # Over the whole key space, because only there is it certain that an event at `floor` ends the loop.
-            async for batch in self.store.watch("", after):
-                changes: list[StoredChange] = []
-                for event in batch:
-                    if event.revision <= floor and event.key.startswith(prefix):
-                        changes.append(await self._past_change(collection, event))
-                if changes:
-                    yield changes
-                if batch and batch[-1].revision >= floor:
-                    return
+            async for batch in self.store.replay(collection.key + "/", after, floor):
+                yield [await self._past_change(collection, event) for event in batch]
         except store_protocol.Compacted as gone:
             raise too_old(after, gone.compacted) from gone
         except store_protocol.SlowWatcher as slow:
@@ -318,6 +420,14 @@ class ResourceStorage:
             raw = splice(self._under_head(collection, record.value), len(collection.head), record.revision)
             entries.append(ObjectEntry(namespace, name, raw, record.revision, record.created))
         return entries, page.more
+
+
+def _key_of(collection: Collection, namespace: str, name: str) -> str:
+    return f"{collection.key}/{namespace}/{name}" if namespace else f"{collection.key}/{name}"
+
+
+def _put(record: store_protocol.StoreRecord, previous: int) -> store_protocol.StoreEvent:
+    return store_protocol.StoreEvent(record.key, record.revision, record.value, record.created, previous)
 
 
 def split_key(key: str) -> tuple[str, str, str]:

@@ -139,10 +139,11 @@ class Watcher:
 class WatchGroup:
     """Watchers that asked the same thing."""
 
-    __slots__ = ("members", "model")
+    __slots__ = ("members", "model", "place")
 
     def __init__(self, model: Watcher) -> None:
         self.model = model
+        self.place = (model.wanted.namespace, model.wanted.name)
         self.members: set[Watcher] = set()
 
     def publish(self, changes: Sequence[StoredChange]) -> None:

@@ -7,8 +7,10 @@ An object goes at once only when nobody holds it. Otherwise `deletionTimestamp` 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,7 +22,7 @@ from coterie.kube.api import errors
 from coterie.kube.api.labels import FINALIZER_FOREGROUND, FINALIZER_ORPHAN
 from coterie.kube.api.schema.node import Schema
 from coterie.kube.apiserver import bodies, content_negotiation, options, presentation
-from coterie.kube.apiserver.admission.chain import AdmissionRequest, LazyStep, admit_all
+from coterie.kube.apiserver.admission.chain import AdmissionRequest, LazyStep, Step, admit_all
 from coterie.kube.apiserver.admission.steps import PROTECTED_NAMESPACES
 from coterie.kube.apiserver.call import STALE, ResourceRequest
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode
@@ -65,9 +67,12 @@ class DeleteVerbs:
         webhooks: WebhookRegistry,
         *,
         admit: LazyStep = admit_all,
+        by_kind: Mapping[tuple[str, str], Step] = MappingProxyType({}),
     ) -> None:
         self._admit = admit
         """Who may refuse a deletion that a client asks for."""
+        self._by_kind = by_kind
+        """The same, by group and plural."""
         self._state = state
         self._present = presenter
         self._schema = schema
@@ -99,7 +104,8 @@ class DeleteVerbs:
             "status": "Success",
             "details": {key: value for key, value in details.items() if value},
         }
-        return Response(200, orjson.dumps(status) + b"\n")
+        headers = presentation.warning_headers(call.warnings)
+        return Response(200, orjson.dumps(status) + b"\n", headers=headers)
 
     async def _delete_reviewed(
         self, call: ResourceRequest, namespace: str, name: str, asked: DeleteOptions
@@ -153,6 +159,8 @@ class DeleteVerbs:
                 raise EntryChanged
             if not admitted:
                 self._admit(lambda: self._attempt(call, entry, asked))
+                if step := self._by_kind.get((call.resource.group, call.resource.plural)):
+                    step(self._attempt(call, entry, asked))
             write = self._decide(call, entry, asked)
             outcome.append(write is not None and write.value is None)
             return write
@@ -165,7 +173,7 @@ class DeleteVerbs:
             return entry, outcome[0]
         written = await self._state.modify(collection, namespace, name, decide)
         assert written is not None
-        return written, outcome[0]
+        return written, outcome[-1]
 
     @staticmethod
     def _attempt(call: ResourceRequest, entry: ObjectEntry, asked: DeleteOptions) -> AdmissionRequest:

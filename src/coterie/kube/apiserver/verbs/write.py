@@ -26,7 +26,7 @@ from coterie.kube.apiserver.admission.chain import Admission, AdmissionRequest, 
 from coterie.kube.apiserver.call import STALE, ResourceRequest
 from coterie.kube.apiserver.kinds import NotDecodable
 from coterie.kube.apiserver.state.entry import ObjectEntry, encode, splice
-from coterie.kube.apiserver.state.state import Decide, ObjectWrite, ResourceStorage
+from coterie.kube.apiserver.state.state import Decide, GuardChanged, ObjectWrite, ResourceStorage
 from coterie.kube.apiserver.webhooks.registry import WebhookRegistry
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ Change = Callable[[Object], Object]
 """Current object (in the version of the request) -> wanted object."""
 
 _NAME_TRIES = 8
+_GUARD_TRIES = 200
+"""Of all who want room or an address at once, one gets it in each round."""
+_OTHERS_BUSY = "other servers give away what it needs all the time; please try again"
 _MAX_PREFIX = 58
 """Of `generateName`: with five random letters the name is still a label."""
 _APPLY = frozenset(("application/apply-patch+yaml", "application/apply-patch+json"))
@@ -96,13 +99,15 @@ class WriteVerbs:
     async def create_object(self, call: ResourceRequest, obj: Object, asked: options.WriteOptions) -> bytes:
         """Create an object that was read and belongs here; returns its stored bytes with revision."""
         generated = not obj["metadata"].get("name")
-        for attempt in range(_NAME_TRIES):
+        for attempt in range(_GUARD_TRIES):
             try:
-                return await self._create_once(call, dict(obj), asked)
+                return await self._create_once(call, deepcopy(obj) if self._state.store.shared else dict(obj), asked)
             except errors.AlreadyExists:
-                if not generated or attempt == _NAME_TRIES - 1:
+                if not generated or attempt >= _NAME_TRIES - 1:
                     raise
-        raise AssertionError("unreachable")
+            except GuardChanged:
+                continue
+        raise call.conflict(_OTHERS_BUSY)
 
     async def _create_once(self, call: ResourceRequest, obj: Object, asked: options.WriteOptions) -> bytes:
         strategy, resource, collection = call.strategy, call.resource, call.collection
@@ -164,7 +169,7 @@ class WriteVerbs:
                 value = decide(collection.get(call.namespace, name)).value
                 assert value is not None
                 return value
-            entry = await self._state.modify(collection, call.namespace, name, decide)
+            entry = await self._state.modify(collection, call.namespace, name, decide, reserved)
         assert entry is not None
         return entry.raw
 
@@ -237,17 +242,24 @@ class WriteVerbs:
                 raise call.not_found()
             return self._decide_update(call, entry, change, asked, reserved, track=not applying)
 
-        with self._admission.reserving() as reserved:
-            return await self._written(call, asked, decide)
+        for _ in range(_GUARD_TRIES):
+            with self._admission.reserving() as reserved:
+                try:
+                    return await self._written(call, asked, decide, reserved)
+                except GuardChanged:
+                    continue
+        raise call.conflict(_OTHERS_BUSY)
 
-    async def _written(self, call: ResourceRequest, asked: options.WriteOptions, decide: Decide) -> bytes:
+    async def _written(
+        self, call: ResourceRequest, asked: options.WriteOptions, decide: Decide, reserved: AdmissionReservations
+    ) -> bytes:
         if asked.dry_run:
             entry = call.entry()
             write = decide(entry)
             if write is None or write.value is None:
                 return entry.raw
             return splice(write.value, len(call.collection.head), entry.revision)
-        written = await self._state.modify(call.collection, call.namespace, call.name, decide)
+        written = await self._state.modify(call.collection, call.namespace, call.name, decide, reserved)
         assert written is not None
         return written.raw
 
@@ -285,8 +297,9 @@ class WriteVerbs:
                         call,
                         asked,
                         self._decide_reviewed(call, entry.revision, new, stored, old, owners, asked, reserved),
+                        reserved,
                     )
-            except EntryChanged:
+            except (EntryChanged, GuardChanged):
                 continue
         raise call.conflict(STALE)
 

@@ -1,5 +1,5 @@
 """The CustomResourceDefinitions, ready to be stored and served: of `kuscia.secretflow/v1alpha1` Kuscia's eighteen, and our
-PartnerPolicy and DomainDataRecord; of `coterie.io/v1alpha1` Dns.
+PartnerPolicy and DomainDataRecord; of `coterie.io/v1alpha1` Dns, GPU jobs and serverless functions.
 
 Each lies in `crds/<plural>.yaml` (`crds/<plural>.<group>.yaml` in another group), written for people: a schema node may say `x-coterie-embed: <type>` instead of
 spelling a type out. Types of Kuscia (`kuscia/PodSpec`) are in `types.yaml`; types of Kubernetes (`v1/Probe`,

@@ -7,14 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from coterie.kube.api.meta import Object, find_condition
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.jobs.conditions import STAGE_HANDLED, VALIDATE_FAILED
 from coterie.kuscia.api.jobs.phases import JOB_FINAL
-from coterie.kuscia.api.types.job import ACCEPTED, REJECTED, JobPhase, JobStage, KusciaJob
+from coterie.kuscia.api.types.job import (
+    ACCEPTED,
+    REJECTED,
+    ApprovalRecord,
+    JobPhase,
+    JobStage,
+    KusciaJob,
+    PartyTaskStatus,
+)
 
 NEW = "New"
 """The phase of a job that no controller has looked at."""
+
+REJECTION = "rejected: "
+"""Before the reason that a person gave."""
+LONGEST_REASON = 1000
 
 
 def own_parties(job: KusciaJob) -> tuple[str, ...]:
@@ -75,10 +89,32 @@ def approvers(job: KusciaJob) -> tuple[str, ...]:
     return tuple(party for party in own_parties(job) if party != job.spec.initiator)
 
 
-def approval_patch(job: KusciaJob, parties: Iterable[str], *, reject: bool) -> Object:
-    """A patch of the status with the word of these parties."""
+def approval_patch(
+    job: KusciaJob, parties: Iterable[str], *, reject: bool, reason: str = "", record: ApprovalRecord | None = None
+) -> Object:
+    """A patch of the status with the word of these parties. The reason of a rejection stands where partners look for the
+    explanations of a policy, so it reaches the initiator, also one that runs Kuscia. `record`: who answered, from callers
+    that the API server believes it of."""
     answers = dict.fromkeys(parties, REJECTED if reject else ACCEPTED)
-    return {"metadata": {"resourceVersion": job.metadata.resource_version}, "status": {"approveStatus": answers}}
+    status: Object = {"approveStatus": answers}
+    if record is not None:
+        status["approvalRecords"] = dict.fromkeys(answers, msgspec.to_builtins(record))
+    if reject and (words := " ".join(reason.split())[:LONGEST_REASON]):
+        name = job.metadata.name
+        entries = {entry.domain_id: entry for entry in (job.status.party_task_create_status or {}).get(name, ())}
+        entries |= {party: PartyTaskStatus(domain_id=party, message=f"{REJECTION}{words}") for party in answers}
+        status["partyTaskCreateStatus"] = {name: msgspec.to_builtins(tuple(entries.values()))}
+    return {"metadata": {"resourceVersion": job.metadata.resource_version}, "status": status}
+
+
+def rejections(job: KusciaJob) -> dict[str, str]:
+    """By party, the reason that a person gave for rejecting the job."""
+    entries = (job.status.party_task_create_status or {}).get(job.metadata.name, ())
+    return {
+        entry.domain_id: entry.message.removeprefix(REJECTION)
+        for entry in entries
+        if entry.message.startswith(REJECTION) and (job.status.approve_status or {}).get(entry.domain_id) == REJECTED
+    }
 
 
 def unanswered(job: KusciaJob) -> tuple[str, ...]:

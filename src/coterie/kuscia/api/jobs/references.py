@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from coterie.kuscia.api import grants
+from coterie.kuscia.api import grants, labels
 from coterie.kuscia.api.appimages import choose_template
+from coterie.kuscia.api.engine_versions import missing_sentence
 from coterie.kuscia.api.jobs.validation import Problem
 from coterie.kuscia.api.types.data import DomainData, DomainDataGrant
 from coterie.kuscia.api.types.domain import Domain
@@ -23,7 +24,7 @@ class ReferenceProblems(NamedTuple):
 def reference_problems(
     spec: KusciaJobSpec, domains: Mapping[str, Domain], images: Mapping[str, AppImage]
 ) -> ReferenceProblems:
-    """`domains`, `images`: those that exist here. Engines are looked for only where we run them."""
+    """`domains`, `images`: those that exist here, images also by what tasks write (`images_named`). Engines are looked for only where we run them."""
     found = ReferenceProblems([], [])
     if spec.initiator and spec.initiator not in domains:
         found.missing.append(Problem("initiator", f'there is no domain "{spec.initiator}"'))
@@ -52,10 +53,10 @@ def _check_task(
             continue
         runs_here = True
         if image is not None and choose_template(image.spec.deploy_templates, party.role) is None:
-            text = _no_such_role(task.app_image, party.role, image)
+            text = _no_such_role(image.metadata.name, party.role, image)
             found.wrong.append(Problem(f"{path}.parties[{index}].role", text))
     if runs_here and task.app_image and image is None:
-        found.missing.append(Problem(f"{path}.appImage", f'there is no AppImage "{task.app_image}"'))
+        found.missing.append(Problem(f"{path}.appImage", missing_sentence(task.app_image, images.values())))
 
 
 def _no_such_role(name: str, role: str, image: AppImage) -> str:
@@ -74,26 +75,32 @@ def ungranted(
     """Data of our domains that tasks name and their initiator may not use. `datas`, `given`: by the domain that owns them."""
     out: dict[str, None] = {}
     for task in spec.tasks:
-        parties = frozenset(party.domain_id for party in task.parties)
-        use = grants.DataUse(
-            data="",
-            initiator=spec.initiator,
-            parties=parties,
-            components=_names(task.app_image, images.get(task.app_image), task.task_input_config),
-            flow=spec.flow_id,
-            input_config=task.task_input_config,
-        )
+        use = use_of(spec, task, images)
         for owner in ours:
-            if owner in parties:
+            if owner in use.parties:
                 for refusal in grants.check_task(use, owner, datas.get(owner, ()), given.get(owner, ()), now):
                     out[f"task {task.alias}: {refusal}"] = None
     return tuple(out)
 
 
-def _names(name: str, image: AppImage | None, input_config: str) -> tuple[str, ...]:
+def use_of(spec: KusciaJobSpec, task: TaskTemplate, images: Mapping[str, AppImage]) -> grants.DataUse:
+    """What a task asks of the tables that it names."""
+    return grants.DataUse(
+        data="",
+        initiator=spec.initiator,
+        parties=frozenset(party.domain_id for party in task.parties),
+        components=use_names_of(images.get(task.app_image), task.task_input_config),
+        flow=spec.flow_id,
+        input_config=task.task_input_config,
+    )
+
+
+def use_names_of(image: AppImage | None, input_config: str) -> tuple[str, ...]:
+    """Names by which a grant may speak of what a task runs."""
     if image is None:
         return ()
     given = image.spec.image
     field = grants.component_field(image.metadata.annotations, given.name)
     components = grants.components_of(input_config, field)
-    return grants.use_names(name, (given.id,) if given.id else (), components)
+    engine = grants.mark(image.metadata.annotations, labels.COTERIE_ENGINE)
+    return grants.use_names(image.metadata.name, (given.id,) if given.id else (), components, engine)

@@ -29,6 +29,7 @@ from typing import NamedTuple
 from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_label_faults, label_value_faults
 from coterie.kuscia.api.bandwidth import bandwidth_problem
+from coterie.kuscia.api.engine_versions import reference_fault
 from coterie.kuscia.api.jobs.graph import circle
 from coterie.kuscia.api.jobs.retries import LEAST_STALL_SECONDS, LONGEST_BACKOFF, MOST_RETRIES
 from coterie.kuscia.api.types.job import (
@@ -109,6 +110,8 @@ def _task(path: str, task: TaskTemplate) -> Iterator[Problem]:
         yield Problem(f"{path}.alias", _REQUIRED)
     if not task.app_image:
         yield Problem(f"{path}.appImage", _REQUIRED)
+    elif fault := reference_fault(task.app_image):
+        yield Problem(f"{path}.appImage", fault)
     if task.task_id:
         yield from _name(f"{path}.taskID", task.task_id, LONGEST_TASK_ID)
     if not task.parties:

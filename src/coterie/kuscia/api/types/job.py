@@ -14,6 +14,7 @@ import msgspec
 from coterie.kube.api.meta import ApiObject, Condition, Model
 from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.pods import ResourceRequirements
+from coterie.kuscia.api.job_statements import PartyStatement
 from coterie.kuscia.api.types.domain import kuscia_resource
 from coterie.kuscia.api.types.task_resource import TaskResourceStatus
 
@@ -154,9 +155,29 @@ class TaskAttempt(Model, frozen=True, kw_only=True):
     """When the next attempt begins; none: it was the last."""
 
 
+class ApprovalRecord(Model, frozen=True, kw_only=True):
+    by: str = ""
+    at: str = ""
+
+
+class EnginePin(Model, frozen=True, kw_only=True):
+    """The version of an engine that one party runs a task of a job with; ours, Kuscia has no versions."""
+
+    version: str = ""
+    digest: str = ""
+    app_image: str = ""
+    """Of this control plane, for its own domains."""
+
+
 class KusciaJobStatus(Model, frozen=True, kw_only=True):
     phase: str = ""
     approve_status: dict[str, str] | None = None
+    approval_records: dict[str, ApprovalRecord] | None = None
+    """By party, who answered here for it. Written by the API server; partners do not get it."""
+    engine_pins: dict[str, dict[str, EnginePin]] | None = None
+    """By alias and party, which version of the engine this job runs with. Each control plane computes it; it does not travel."""
+    party_statements: dict[str, PartyStatement] | None = None
+    """By party, what it says about its part when it approves; see `job_statements.py`."""
     stage_status: dict[str, str] | None = None
     conditions: tuple[Condition, ...] | None = None
     reason: str = ""
@@ -198,6 +219,8 @@ class PartyTemplate(Model, frozen=True, kw_only=True):
 class TaskParty(Model, frozen=True, kw_only=True):
     domain_id: str = msgspec.field(name="domainID")
     app_image_ref: str
+    image_digest: str = ""
+    """What the party's image must have; empty: what the AppImage requires."""
     role: str = ""
     min_reserved_pods: int | None = None
     template: PartyTemplate | None = None

@@ -14,6 +14,7 @@ from coterie.kuscia.api.types.domain import kuscia_resource
 ASK, REFUSE = "Ask", "Refuse"
 JOB, DEPLOYMENT = "Job", "Deployment"
 ANY = "*"
+RECORD, REQUIRE = "Record", "Require"
 
 
 class PartnerQuota(Model, frozen=True, kw_only=True):
@@ -61,8 +62,12 @@ class PartnerPolicySpec(Model, frozen=True, kw_only=True):
     outside: str = ASK
     runtime_class: str = ""
     """RuntimeClass of all pods of what the partner began; empty: the node's default."""
+    witness: str = RECORD
+    """Tasks with the partner start without its cosignature of our evidence log (Record), or do not (Require)."""
     quota: PartnerQuota | None = None
     logs: PartnerLogPolicy | None = None
+    dry_run: str = ""
+    """How much of a plan the partner is told (`PlanDetail`); empty: a summary."""
 
 
 class PartnerPolicy(ApiObject, frozen=True, kw_only=True):

@@ -194,6 +194,8 @@ _MIRRORED = (
 _PARTNER_RULES = [
     _rule("", "namespaces", _READ),
     _rule(GROUP, _MIRRORED, _READ + _WRITE),
+    _rule(GROUP, "jobplanrequests", _READ),
+    _rule(GROUP, "jobplanrequests/status", ["get", "patch", "update"]),
     _rule(
         GROUP,
         " ".join(

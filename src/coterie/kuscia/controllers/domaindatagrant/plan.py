@@ -89,7 +89,7 @@ def _against(grant: DomainDataGrant, author: Domain | None, data_known: bool, no
         return "Verify error"
     ends = parse_time(grant.limit.expiration_time)
     if ends is not None and now >= ends:
-        return "Expirated"
+        return grants.EXPIRED
     if grant.limit.use_count and len(grant.uses) >= grant.limit.use_count:
         return "UseCount is exhausted"
     return ""

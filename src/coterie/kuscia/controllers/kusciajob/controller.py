@@ -5,6 +5,8 @@ A job that ended is not looked at again until it is old enough to be removed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace as replace_fields
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,14 +29,34 @@ from coterie.kube.control.preconditions import preconditions, write_status
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.bandwidth_capacity import DomainBandwidth, domain_bandwidth
 from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.engine_versions import (
+    EngineVersion,
+    LocalEngine,
+    engine_named,
+    images_named,
+    local_engines,
+    node_digests,
+    parse_pins,
+    version_of,
+    versions_named,
+)
+from coterie.kuscia.api.evidence import NOT_RECORDED, EvidenceError
 from coterie.kuscia.api.jobs.conditions import WAITING
 from coterie.kuscia.api.jobs.phases import JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
+from coterie.kuscia.api.jobs.recorded_events import events_of_job, task_ended, task_started
 from coterie.kuscia.api.jobs.references import ungranted
 from coterie.kuscia.api.jobs.retries import TASK_STOPPED
+from coterie.kuscia.api.jobs.task_results import result_values, results_by_task
 from coterie.kuscia.api.jobs.trace_context import job_trace
 from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, admit
-from coterie.kuscia.api.partner_requests import job_request
-from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
+from coterie.kuscia.api.partner_requests import job_request, version_allowed, versions_allowed
+from coterie.kuscia.api.types.data import (
+    DOMAIN_DATA_GRANTS,
+    DOMAIN_DATA_RECORDS,
+    DOMAIN_DATAS,
+    DomainData,
+    DomainDataGrant,
+)
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, DOMAINS, Domain
 from coterie.kuscia.api.types.job import (
     APP_IMAGES,
@@ -51,25 +73,33 @@ from coterie.kuscia.api.types.job import (
     TaskPhase,
     TaskTemplate,
 )
-from coterie.kuscia.api.types.partner_policy import PartnerPolicy
+from coterie.kuscia.api.types.partner_policy import PartnerPolicy, PartnerPolicySpec
 from coterie.kuscia.api.waiting import WaitReason
+from coterie.kuscia.control.job_evidence import JobEvidence
 from coterie.kuscia.control.job_metrics import JobMetrics
 from coterie.kuscia.control.log_facts import facts_of_job
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.task_counters import TASK_COUNTERS
-from coterie.kuscia.controllers.kusciajob import launch
+from coterie.kuscia.control.task_witnesses import START, TaskWitnesses
+from coterie.kuscia.controllers.kusciajob import launch, statements
 from coterie.kuscia.controllers.kusciajob.plan import (
+    EVIDENCE_RETRY,
+    WITNESS_RETRY,
     JobView,
     Plan,
+    evidence_missing,
     only_informs,
     plan_until_settled,
     task_refused,
     tasks_taken,
     update_refused,
+    witness_missing,
 )
+from coterie.kuscia.controllers.kusciajob.statements import PreparedStatement, StatementFacts
 
 BY_JOB = "kusciajob/job"
 BY_NAMED = "kusciajob/named"
+BY_TASK = "kusciajob/task"
 _RETENTION = 720 * 3600.0
 
 
@@ -84,7 +114,7 @@ def by_named(job: KusciaJob) -> tuple[str, ...]:
         return ()
     return (
         *sorted({job.spec.initiator, *job.spec.party_domains}),
-        *sorted({f"image/{task.app_image}" for task in job.spec.tasks}),
+        *sorted({f"image/{engine_named(task.app_image)}" for task in job.spec.tasks}),
     )
 
 
@@ -101,7 +131,11 @@ class KusciaJobReconciler:
         events: EventRecorder | None,
         clock: Clock,
         metrics: JobMetrics | None = None,
+        evidence: JobEvidence | None = None,
+        witnesses: TaskWitnesses | None = None,
     ) -> None:
+        self._evidence = evidence
+        self._witnesses = witnesses
         self._quotas = quotas
         self._client = client
         self._shows = shows
@@ -118,6 +152,9 @@ class KusciaJobReconciler:
         self.routes = informers.get(DOMAIN_ROUTES)
         self.datas = informers.get(DOMAIN_DATAS)
         self.grants = informers.get(DOMAIN_DATA_GRANTS)
+        self.results = informers.get(DOMAIN_DATA_RECORDS) if evidence is not None else None
+        if self.results is not None:
+            self.results.cache.add_index(BY_TASK, results_by_task)
         self.policies = quotas.policies
         self.tasks.cache.add_index(BY_JOB, by_job)
         self.jobs.cache.add_index(BY_NAMED, by_named)
@@ -133,6 +170,15 @@ class KusciaJobReconciler:
             return DONE  # its tasks have an owner, and go with it
         if job.status.completion_time and (left := self._until_removal(job)) is not None and left <= 0:
             return await self._remove(job)
+        try:
+            return await self._carry_on(job)
+        except EvidenceError as problem:
+            # The log may be on a disk of its own: the status can be written all the same.
+            await self._write(job, evidence_missing(rfc3339(self._clock.now()), job.status, str(problem)))
+            return Result(after=EVIDENCE_RETRY)
+
+    async def _carry_on(self, job: KusciaJob) -> Result:
+        """Raises EvidenceError when the next step cannot be recorded."""
         view = self._view(job)
         wanted = plan_until_settled(view)
         if wanted.mark is not None or wanted.name_tasks:
@@ -161,14 +207,12 @@ class KusciaJobReconciler:
         ids = {template.task_id for template in job.spec.tasks if template.task_id}
         there = {name for name in ids if self.tasks.cache.get(name, CROSS_DOMAIN) is not None}
         named = {job.spec.initiator, *job.spec.party_domains}
+        engines = self._engines(job)
+        prepared = self._statements(job, engines)
         return JobView(
             job=job,
             domains={name: found for name in named if (found := self.domains.cache.get(name)) is not None},
-            images={
-                template.app_image: image
-                for template in job.spec.tasks
-                if (image := self.images.cache.get(template.app_image)) is not None
-            },
+            images=self._images(job),
             ungranted=self._ungranted(job),
             bandwidth=self._bandwidth(job),
             tasks=tasks,
@@ -176,6 +220,9 @@ class KusciaJobReconciler:
             admission=self._admission(job),
             age=self._age(job),
             now=rfc3339(self._clock.now()),
+            statements={party: each.statement for party, each in prepared.items()},
+            tables={party: each.tables for party, each in prepared.items()},
+            engines=engines,
             shows=self._shows,
         )
 
@@ -194,12 +241,81 @@ class KusciaJobReconciler:
         )
         datas = {name: self.datas.cache.list(name) for name in ours}
         given = {name: self.grants.cache.list(name) for name in ours}
-        images = {
-            task.app_image: image
-            for task in job.spec.tasks
-            if (image := self.images.cache.get(task.app_image)) is not None
+        return ungranted(job.spec, ours, datas, given, self._clock.now(), self._images(job))
+
+    def _images(self, job: KusciaJob) -> dict[str, AppImage]:
+        """All by name, and by what the job's tasks write the newest that may be used for it here."""
+        known = {image.metadata.name: image for image in self.images.cache.list()}
+        named = {template.app_image for template in job.spec.tasks}
+        ours = next((name for name in job.spec.party_domains if is_own(self.domains.cache.get(name))), "")
+        found = images_named(named, known, self._engine_pins(ours))
+        for text in named:
+            if offered := self._versions(ours, text, job):
+                found[text] = offered[0].image
+        if not (policy := self._policy(job)):
+            return found
+        # What a partner may not use it is not told of: messages about versions that are missing list those that are there.
+        return {
+            name: image
+            for name, image in found.items()
+            if name in named or not version_of(image).version or version_allowed(policy, version_of(image))
         }
-        return ungranted(job.spec, ours, datas, given, self._clock.now(), images)
+
+    def _policy(self, job: KusciaJob) -> PartnerPolicySpec | None:
+        """Of the partner that began the job."""
+        initiator = job.spec.initiator
+        policy = self._quotas.policy_of(initiator) if self._quotas.is_partner(initiator) else None
+        return policy.spec if policy is not None else None
+
+    def _engine_pins(self, party: str) -> dict[str, str]:
+        domain = self.domains.cache.get(party)
+        annotations = (domain.metadata.annotations or {}) if domain is not None else {}
+        return parse_pins(annotations.get(labels.COTERIE_ENGINE_PINS, ""))
+
+    def _versions(self, party: str, text: str, job: KusciaJob) -> tuple[EngineVersion, ...]:
+        """What a domain of ours may use for the job, the newest first."""
+        found = versions_named(text, self.images.cache.list(), self._engine_pins(party))
+        return versions_allowed(self._policy(job), found)
+
+    def _engines(self, job: KusciaJob) -> dict[tuple[str, str], tuple[LocalEngine, ...]]:
+        """What our domains offer for each task, until the job's parties have agreed."""
+        if job.status.phase not in JOB_NEW and job.status.phase != JobPhase.AWAITING_APPROVAL:
+            return {}
+        nodes = self.nodes.cache.list()
+        out: dict[tuple[str, str], tuple[LocalEngine, ...]] = {}
+        for party in job.spec.party_domains:
+            if not is_own(self.domains.cache.get(party)):
+                continue
+            digests = node_digests(party, nodes)
+            tasks = [task for task in job.spec.tasks if any(each.domain_id == party for each in task.parties)]
+            offers = {
+                text: local_engines(self._versions(party, text, job), digests)
+                for text in {task.app_image for task in tasks}
+            }
+            out |= {(party, task.alias): offers[task.app_image] for task in tasks}
+        return out
+
+    def _statements(
+        self, job: KusciaJob, engines: Mapping[tuple[str, str], Sequence[LocalEngine]]
+    ) -> dict[str, PreparedStatement]:
+        """What our parties say of their part, as long as they did not. Raises EvidenceError."""
+        if job.status.phase not in JOB_NEW and job.status.phase != JobPhase.AWAITING_APPROVAL:
+            return {}
+        stated = job.status.party_statements or {}
+        named = {job.spec.initiator, *job.spec.party_domains}
+        facts = StatementFacts(
+            images=self._images(job),
+            engines={key: tuple(each.offer for each in found) for key, found in engines.items()},
+            datas=self.datas.cache.list,
+            grants=self.grants.cache.list,
+            now=self._clock.now(),
+            log=self._evidence,
+        )
+        return {
+            party: statements.prepare(party, job.spec, facts)
+            for party in sorted(named)
+            if party not in stated and is_own(self.domains.cache.get(party))
+        }
 
     def _admission(self, job: KusciaJob) -> AdmissionDecision:
         """What the policy says to a partner's job that is new or waits for approval."""
@@ -208,14 +324,12 @@ class KusciaJobReconciler:
         if not waits or not self._quotas.is_partner(initiator):
             return ALLOWED
         ours = {name for name in job.spec.party_domains if is_own(self.domains.cache.get(name))}
-        named = {template.app_image for template in job.spec.tasks}
-        images = {name: image for name in named if (image := self.images.cache.get(name)) is not None}
         tables = {
             name: {data.metadata.name for data in self.datas.cache.list(name) if data.spec.author == name}
             for name in ours
         }
         policy = self._quotas.policy_of(initiator)
-        asked = job_request(job.spec, ours, images, tables)
+        asked = job_request(job.spec, ours, self._images(job), tables)
         return admit(self._requires_approval, policy.spec if policy is not None else None, asked, self._clock.now())
 
     def _age(self, job: KusciaJob) -> float:
@@ -234,6 +348,8 @@ class KusciaJobReconciler:
         except NotFound:
             return None
         except ApiError as error:
+            if NOT_RECORDED in (why := status_message(error)):
+                raise EvidenceError(why.partition(f"{NOT_RECORDED}: ")[2] or why) from error
             if outlook(error) is not Outlook.LASTING:
                 raise
             await self._write(view.job, update_refused(view, status_message(error)))
@@ -248,7 +364,12 @@ class KusciaJobReconciler:
         if wanted.delete and view.stage is not JobStage.RESTART:
             TASK_COUNTERS.retries += len(wanted.delete)
         status = wanted.status
+        # What was agreed on in this very step holds for the tasks that begin in it.
+        view = replace_fields(view, job=replace(view.job, status=status))
+        await self._record(view, wanted)
         for template in wanted.create:
+            if (missing := await self._witness(view, template)) is not None:
+                return witness_missing(view, status, template.alias, missing), WITNESS_RETRY
             problem = await self._create(view, template)
             if problem is not None:
                 message = f"Task {template.alias} cannot be created: {status_message(problem)}"
@@ -258,10 +379,41 @@ class KusciaJobReconciler:
             )
         return tasks_taken(view, status) if wanted.create else status, None
 
+    async def _record(self, view: JobView, wanted: Plan) -> None:
+        """What is planned is on disk when it returns; only then may it happen. Raises EvidenceError."""
+        if self._evidence is None:
+            return
+        job = view.job
+        requests = [*events_of_job(job, view.tables)]
+        requests += [task_started(job, each, view.agreement(each), view.own_parties) for each in wanted.create]
+        requests += [
+            ended for task in view.tasks.values() if (ended := task_ended(task, self._results(task))) is not None
+        ]
+        await self._evidence.ensure(requests)
+
+    def _results(self, task: KusciaTask) -> tuple[str, ...]:
+        if self.results is None:
+            return ()
+        found = self.results.cache.by_index(BY_TASK, task.metadata.name)
+        owners = sorted({each.metadata.namespace for each in found})
+        return tuple(
+            value
+            for owner in owners
+            for value in result_values([each for each in found if each.metadata.namespace == owner])
+        )
+
+    async def _witness(self, view: JobView, template: TaskTemplate) -> str | None:
+        """Why the task must not begin yet."""
+        if self._witnesses is None or not view.interconnected:
+            return None
+        parties = {party.domain_id for party in template.parties}
+        return await self._witnesses.at_task(template.task_id, parties, START)
+
     async def _create(self, view: JobView, template: TaskTemplate) -> ApiError | None:
         """The refusal, unless it is transient."""
+        body = launch.task_of(view, template, view.agreement(template).digest)
         try:
-            await self._client.create(KUSCIA_TASKS.as_dynamic, launch.task_of(view, template))
+            await self._client.create(KUSCIA_TASKS.as_dynamic, body)
         except AlreadyExists:
             return None  # the cache is behind, or another job's task came first: the next look tells
         except ApiError as error:
@@ -400,7 +552,9 @@ class KusciaJobReconciler:
         return [job.key for job in self.jobs.cache.by_index(BY_NAMED, data.metadata.namespace)]
 
     def keys_of_image(self, image: AppImage) -> list[ObjectKey]:
-        return [job.key for job in self.jobs.cache.by_index(BY_NAMED, f"image/{image.metadata.name}")]
+        names = {image.metadata.name, version_of(image).engine}
+        found = (self.jobs.cache.by_index(BY_NAMED, f"image/{name}") for name in sorted(names))
+        return [job.key for jobs in found for job in jobs]
 
     def keys_of_policy(self, policy: PartnerPolicy) -> list[ObjectKey]:
         return [
@@ -420,12 +574,14 @@ def make(
     shows: bool = True,
     events: EventRecorder | None = None,
     metrics: JobMetrics | None = None,
+    evidence: JobEvidence | None = None,
+    witnesses: TaskWitnesses | None = None,
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
     """`requires_approval`: jobs of partners wait until a user approves them; None: their policies decide, and False: where
     they have none, the jobs are accepted. `retention`: seconds after which an ended
-    job is removed; 0 keeps them. `shows`: the interconnection runs beside, and takes the finalizer off that it needs."""
+    job is removed; 0 keeps them. `evidence`: the log without which nothing begins; None: nothing is recorded. `witnesses`: of that log. `shows`: the interconnection runs beside, and takes the finalizer off that it needs."""
     metrics = metrics or JobMetrics()
     reconciler = KusciaJobReconciler(
         client,
@@ -437,6 +593,8 @@ def make(
         events=events,
         metrics=metrics,
         clock=clock,
+        evidence=evidence,
+        witnesses=witnesses,
     )
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.jobs, own_key),

@@ -8,6 +8,7 @@
                       all is well and all parties are ours                             Pending
     AwaitingApproval  every party but the initiator accepted                           Pending
                       one of them rejected                                             ApprovalReject
+                      their versions of an engine do not work together                 ApprovalReject
                       (of a partner's job our parties accept or reject as its PartnerPolicy says, or wait for a person)
     Pending           every party has created it                                       Running
                       one party could not create it                                    Failed
@@ -32,6 +33,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as _replace
 
+import msgspec
 from msgspec.structs import replace
 
 from coterie.kube.api.meta import Condition, Object, find_condition, set_condition
@@ -39,6 +41,15 @@ from coterie.kube.api.pod_state import parse_time
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.bandwidth_capacity import DomainBandwidth
 from coterie.kuscia.api.domain_ownership import is_own
+from coterie.kuscia.api.engine_versions import LocalEngine, engine_mismatch, engine_pins
+from coterie.kuscia.api.job_agreement import (
+    AgreementCheck,
+    TaskAgreement,
+    check_agreement,
+    task_agreement,
+    with_agreements,
+)
+from coterie.kuscia.api.job_statements import PartyStatement, statements_taken
 from coterie.kuscia.api.jobs.conditions import (
     ADMITTED,
     RESTARTED,
@@ -51,7 +62,7 @@ from coterie.kuscia.api.jobs.graph import JobProgress, progress
 from coterie.kuscia.api.jobs.phases import JOB_FINAL, TASK_ENDED
 from coterie.kuscia.api.jobs.retries import failed_attempt, most_retries
 from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, Verdict
-from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, Domain
+from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, KUSCIA_PROTOCOL, Domain
 from coterie.kuscia.api.types.job import (
     ACCEPTED,
     BEST_EFFORT,
@@ -68,17 +79,26 @@ from coterie.kuscia.api.types.job import (
     TaskTemplate,
 )
 from coterie.kuscia.api.waiting import Waiting, WaitReason, shown_reason, with_waiting
+from coterie.kuscia.bfia.mapping import create_request
+from coterie.kuscia.bfia.wire import BfiaRefused
 from coterie.kuscia.controllers.kusciajob.validate import Faults, faults
 
 MISSING_OBJECTS_GRACE = 3.0
 """Seconds a job waits for domains and engines that it names and that are not there: objects reach us in any order."""
 CREATE_TASK_FAILED = "CreateTaskFailed"
 UPDATE_JOB_FAILED = "UpdateJobFailed"
+ENGINE_MISMATCH = "EngineMismatch"
 TASKS_CREATED = "TasksCreated"
 """False while a task is refused for a reason that may end, such as a quota."""
 CREATE_RETRY_SECONDS = 300.0
 """Seconds for which such a task is tried again."""
 REFUSED_RETRY = 5.0
+AGREEMENT_DIFFERS = "AgreementDiffers"
+AGREEMENT_SECONDS = 300.0
+"""Seconds for which a task waits for a party that has not said its agreement digest."""
+WITNESS_RETRY = 2.0
+EVIDENCE_RETRY = 2.0
+"""Seconds after which what cannot be recorded is tried again."""
 _CREATED = frozenset(stage.done for stage in (JobStage.CREATE, JobStage.START, JobStage.RESTART)) | {
     JobStage.RESTART.failed
 }
@@ -103,6 +123,12 @@ class JobView:
     """Of our domains; only told of a new job."""
     admission: AdmissionDecision = ALLOWED
     """What the policy says to a job that a partner began, and that waits for approval."""
+    statements: Mapping[str, PartyStatement] = field(default_factory=dict)
+    """What our own parties say of their part when they approve."""
+    engines: Mapping[tuple[str, str], Sequence[LocalEngine]] = field(default_factory=dict)
+    """By party of ours and alias, the versions that it offers; until the parties have agreed."""
+    tables: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By party of ours, what the commitments of its statement stand for."""
     shows: bool = True
     """Jobs are shown to partners here, and withdrawn from them before they go."""
 
@@ -118,6 +144,11 @@ class JobView:
         return tuple(party for party in self.parties if self.ours(party))
 
     @property
+    def own_domains(self) -> tuple[str, ...]:
+        """Our parties, and the initiator where it is ours."""
+        return tuple(name for name in dict.fromkeys((self.job.spec.initiator, *self.parties)) if self.ours(name))
+
+    @property
     def initiates(self) -> bool:
         return self.ours(self.job.spec.initiator)
 
@@ -128,6 +159,17 @@ class JobView:
     @property
     def interconnected(self) -> bool:
         return bool(self.partners) or not self.initiates
+
+    @property
+    def bfia(self) -> bool:
+        """Partners speak BFIA: they tell nothing but how their tasks are, and to a participant only the initiator."""
+        named = (self.domains.get(name) for name in (self.job.spec.initiator, *self.partners))
+        return any(each is not None and each.partner and each.protocol == BFIA_PROTOCOL for each in named)
+
+    @property
+    def answering_parties(self) -> tuple[str, ...]:
+        """Whose approval and creation we learn of."""
+        return self.own_parties if self.bfia and not self.initiates else self.parties
 
     @property
     def stage(self) -> JobStage | None:
@@ -164,6 +206,29 @@ class JobView:
         """The initiator, when it takes part and its control plane showed us the job."""
         shown = (self.job.metadata.annotations or {}).get(labels.KUSCIA_INITIATOR_MASTER_DOMAIN)
         return tuple(party for party in self.parties if party == self.job.spec.initiator) if shown else ()
+
+    def agreement(self, template: TaskTemplate) -> TaskAgreement:
+        job = self.job
+        return task_agreement(job.metadata.name, job.spec, template, job.status.party_statements or {})
+
+    def host_agreement(self, template: TaskTemplate) -> str:
+        """The digest that our host wrote on its task; empty: it did not, or we are the host."""
+        text = (self.job.metadata.annotations or {}).get(labels.COTERIE_HOST_AGREEMENTS, "")
+        if self.initiates or not text:
+            return ""
+        try:
+            return msgspec.json.decode(text, type=dict[str, str]).get(template.task_id, "")
+        except msgspec.DecodeError:
+            return ""  # somebody edited it; the statement of the initiator says it, too
+
+    @property
+    def host_statements(self) -> dict[str, PartyStatement]:
+        """What others said when the job came from its host."""
+        text = (self.job.metadata.annotations or {}).get(labels.COTERIE_HOST_STATEMENTS, "")
+        try:
+            return msgspec.json.decode(text, type=dict[str, PartyStatement]) if text else {}
+        except msgspec.DecodeError:
+            return {}  # somebody edited it; the interconnection brings them, too
 
     @property
     def unnamed(self) -> tuple[str, ...]:
@@ -294,16 +359,40 @@ def _initialized(view: JobView) -> Plan:
     # What a host shows us its initiator has created and accepted: it need not be told that by a write of its own.
     began = view.own_parties if view.initiates else view.host_parties
     approved = dict.fromkeys(began, ACCEPTED)
-    return Plan(
-        replace(
-            _condition(view, status, VALIDATED, "True", "", ""),
-            phase=JobPhase.AWAITING_APPROVAL if view.interconnected else JobPhase.PENDING,
-            message="",
-            start_time=status.start_time or view.now,
-            stage_status={**(status.stage_status or {}), **dict.fromkeys((*began, *own), JobStage.CREATE.done)} or None,
-            approve_status={**(status.approve_status or {}), **approved} or None,
-        )
+    status = replace(
+        _condition(view, status, VALIDATED, "True", "", ""),
+        phase=JobPhase.AWAITING_APPROVAL if view.interconnected else JobPhase.PENDING,
+        message="",
+        start_time=status.start_time or view.now,
+        stage_status={**(status.stage_status or {}), **dict.fromkeys((*began, *own), JobStage.CREATE.done)} or None,
+        approve_status={**(status.approve_status or {}), **approved} or None,
     )
+    status = _stated(view, status)
+    if view.initiates and (problem := _mismatch(view, status)):
+        return _fail(view, ENGINE_MISMATCH, problem)
+    return Plan(status) if view.interconnected else _pinned(view, status)
+
+
+def _stated(view: JobView, status: KusciaJobStatus) -> KusciaJobStatus:
+    """With the statements of our parties that have accepted, and those of others that came with the job."""
+    known = statements_taken(
+        status.party_statements,
+        view.host_statements,
+        [party for party in view.host_statements if not view.ours(party)],
+        {task.alias for task in view.job.spec.tasks},
+    )
+    approvals = status.approve_status or {}
+    own = {
+        party: statement
+        for party, statement in view.statements.items()
+        if party not in (known or {})
+        and (approvals.get(party) == ACCEPTED or (view.initiates and party == view.job.spec.initiator))
+    }
+    statements = {**(known or {}), **own}
+    if all(approvals.get(party) == ACCEPTED for party in view.parties if party != view.job.spec.initiator):
+        job = view.job
+        statements = with_agreements(job.metadata.name, job.spec, statements, view.own_domains) or {}
+    return replace(status, party_statements=statements or None)
 
 
 def _refused(view: JobView, status: KusciaJobStatus, sentence: str) -> KusciaJobStatus:
@@ -350,13 +439,23 @@ def _marks(view: JobView) -> Object | str | None:
     if view.initiates:
         wanted[labels.KUSCIA_INITIATOR] = view.job.spec.initiator
         foreign = [party for party in view.partners if view.domains[party].protocol == BFIA_PROTOCOL]
+        if foreign and len(foreign) < len(view.partners):
+            others = ", ".join(party for party in view.partners if party not in foreign)
+            return f"tasks: {', '.join(foreign)} speaks the protocol {BFIA_PROTOCOL} and {others} does not; one job has partners of one protocol"
         if foreign:
-            return f"tasks: {', '.join(foreign)} speaks the protocol {BFIA_PROTOCOL}, which this version does not know"
-        if view.partners:
+            try:
+                create_request(view.job)
+            except BfiaRefused as problem:
+                return f"tasks: {problem}"
+            wanted[labels.KUSCIA_INTERCONN_BFIA_PARTIES] = "_".join(foreign)
+        elif view.partners:
             wanted[labels.KUSCIA_INTERCONN_KUSCIA_PARTIES] = "_".join(view.partners)
     there = meta.annotations or {}
     lacking = {key: value for key, value in wanted.items() if there.get(key) != value}
     mark: Object = {"annotations": lacking} if lacking else {}
+    if view.bfia != ((meta.labels or {}).get(labels.KUSCIA_INTERCONN_PROTOCOL_TYPE) == BFIA_PROTOCOL):
+        protocol = BFIA_PROTOCOL if view.bfia else KUSCIA_PROTOCOL
+        mark["labels"] = {labels.KUSCIA_INTERCONN_PROTOCOL_TYPE: protocol}
     if view.shows and view.initiates and view.partners and not meta.has_finalizer(labels.FINALIZER_INTERCONN):
         # A job that was shown to partners is withdrawn from them before it goes.
         mark["finalizers"] = [*(meta.finalizers or ()), labels.FINALIZER_INTERCONN]
@@ -371,8 +470,9 @@ def _awaiting_approval(view: JobView) -> Plan:
     status = view.job.status
     if not view.initiates and view.own_parties:
         status = _answered(view, status)
+    status = _stated(view, status)
     approvals = status.approve_status or {}
-    others = [party for party in view.parties if party != view.job.spec.initiator]
+    others = [party for party in view.answering_parties if party != view.job.spec.initiator]
     rejected = [party for party in others if approvals.get(party) == REJECTED]
     if rejected:
         reason = f"Party: {', '.join(rejected)} approval reject."
@@ -385,6 +485,8 @@ def _awaiting_approval(view: JobView) -> Plan:
                 completion_time=view.now,
             )
         )
+    if problem := _mismatch(view, status):
+        return Plan(_engines_rejected(view, status, problem))
     waiting = [party for party in others if approvals.get(party) != ACCEPTED]
     if waiting:
         asked = Waiting(
@@ -394,7 +496,45 @@ def _awaiting_approval(view: JobView) -> Plan:
             _approval_step(view, waiting),
         )
         return Plan(status, after=view.admission.recheck_after, waiting=asked)
-    return Plan(replace(status, phase=JobPhase.PENDING, message=""))
+    return _pinned(view, replace(status, phase=JobPhase.PENDING, message=""))
+
+
+def _mismatch(view: JobView, status: KusciaJobStatus) -> str:
+    """Why the parties have no versions of an engine that work together, as far as we know their statements. Ours count before we approve: nobody
+    need be asked about a job that cannot run."""
+    return engine_mismatch(view.job.spec, {**view.statements, **(status.party_statements or {})})
+
+
+def _pinned(view: JobView, status: KusciaJobStatus) -> Plan:
+    """From here on the job runs with these versions, whatever is installed meanwhile."""
+    pins = engine_pins(view.job.spec, status.party_statements or {}, view.engines)
+    for alias, parties in pins.items():
+        for party in view.own_parties:
+            pin = parties.get(party)
+            if pin is not None and pin.version and not pin.app_image:
+                words = f"task {alias}: {party} offered version {pin.version} of the engine and has removed it since"
+                return _fail(view, ENGINE_MISMATCH, f"{words}; submit the job again")
+    return Plan(replace(status, engine_pins=pins or None))
+
+
+def _engines_rejected(view: JobView, status: KusciaJobStatus, problem: str) -> KusciaJobStatus:
+    """A member says no, with the sentence for its host. A host, and who finds it out later, ends the job by itself."""
+    approvals, created = dict(status.approve_status or {}), dict(status.party_task_create_status or {})
+    if not view.initiates:
+        approvals |= dict.fromkeys(view.own_parties, REJECTED)
+        key = view.job.metadata.name
+        known = {party.domain_id: party for party in created.get(key, ())}
+        known |= {party: PartyTaskStatus(domain_id=party, message=problem) for party in view.own_parties}
+        created[key] = tuple(known.values())
+    return replace(
+        status,
+        approve_status=approvals or None,
+        party_task_create_status=created or None,
+        phase=JobPhase.APPROVAL_REJECT,
+        reason=ENGINE_MISMATCH,
+        message=problem,
+        completion_time=view.now,
+    )
 
 
 def _approval_step(view: JobView, waiting: Sequence[str]) -> str:
@@ -446,7 +586,7 @@ def _pending(view: JobView) -> Plan:
         return refused
     status = view.job.status
     stages = status.stage_status or {}
-    waiting = [party for party in view.parties if stages.get(party) not in _CREATED]
+    waiting = [party for party in view.answering_parties if stages.get(party) not in _CREATED]
     if waiting:
         missing = Waiting(
             WaitReason.PARTNER,
@@ -463,6 +603,9 @@ def _running(view: JobView) -> Plan:
         return ordered
     status = view.job.status
     stages = status.stage_status or {}
+    if view.bfia and (unstarted := [party for party in view.partners if stages.get(party) == JobStage.START.failed]):
+        words = f"{', '.join(unstarted)} did not start the job{_explanations(status, unstarted, ': ')}"
+        return _fail(view, "JobStartFailed", words)
     restarting = view.stage is JobStage.RESTART
     if restarting:
         waiting = [party for party in view.parties if stages.get(party) not in _RESTARTED]
@@ -494,6 +637,11 @@ def _running(view: JobView) -> Plan:
     room = max(1, view.job.spec.max_parallelism) - len(at.active)
     # A participant learns the ids from the initiator, who also says when.
     nameable = [task for task in at.ready if task.task_id]
+    agreed = _agreed(view, nameable)
+    if differs := _stated_difference(view) or agreed.differs:
+        return _fail(view, AGREEMENT_DIFFERS, differs)
+    if agreed.awaited:
+        return _await_agreement(view, agreed.awaited)
     return Plan(
         replace(status, message=""),
         create=tuple(nameable[: max(0, room)]),
@@ -501,6 +649,87 @@ def _running(view: JobView) -> Plan:
         after=again.after,
         waiting=_running_waiting(view, again, at, has_room=bool(nameable[: max(0, room)])),
     )
+
+
+def _agreed(view: JobView, templates: Iterable[TaskTemplate]) -> AgreementCheck:
+    """Whether the parties say the same about these tasks: the first that differs, or all that have not said anything yet. A member waits
+    for the word of its host, which waits for that of everybody."""
+    if view.bfia:
+        return AgreementCheck()  # BFIA has no word for it
+    statements = view.job.status.party_statements or {}
+    initiator = view.job.spec.initiator
+    awaited = view.parties if view.initiates else (initiator, *view.own_parties)
+    late: dict[str, None] = {}
+    for template in templates:
+        if not any(party.domain_id in statements for party in template.parties):
+            continue
+        host_digest = view.host_agreement(template)
+        found = check_agreement(
+            view.agreement(template), template, statements, awaited=awaited, host=initiator, host_digest=host_digest
+        )
+        if found.differs:
+            return found
+        late |= dict.fromkeys(found.awaited)
+    return AgreementCheck(awaited=tuple(late))
+
+
+def _stated_difference(view: JobView) -> str:
+    """A difference between what we and others stated, also of tasks that are not due yet: then none of them begins."""
+    statements = view.job.status.party_statements or {}
+    for template in view.job.spec.tasks:
+        own = [
+            task
+            for party in view.own_parties
+            if party in statements and (task := (statements[party].tasks or {}).get(template.alias)) and task.agreement
+        ]
+        if own and view.task_of(template) is None:
+            ours = TaskAgreement(own[0].agreement, own[0].parts or {}, {})
+            if differs := check_agreement(ours, template, statements, awaited=()).differs:
+                return differs
+    return ""
+
+
+def _await_agreement(view: JobView, late: Sequence[str]) -> Plan:
+    known = find_condition(view.job.status.conditions, WAITING)
+    since = known.last_transition_time if known is not None and known.reason == WaitReason.AGREEMENT else None
+    began, now = parse_time(since), parse_time(view.now)
+    waited = (now - began).total_seconds() if began is not None and now is not None else 0.0
+    names = ", ".join(late)
+    if waited >= AGREEMENT_SECONDS:
+        return _fail(
+            view, AGREEMENT_DIFFERS, f"{names} did not say within {AGREEMENT_SECONDS:g} seconds what it agrees to"
+        )
+    waiting = Waiting(
+        WaitReason.AGREEMENT,
+        names,
+        f"{names} to say what it agrees to; no task begins before",
+        f"Run `coterie route ls`, or ask {names}",
+    )
+    return Plan(view.job.status, after=AGREEMENT_SECONDS - waited, waiting=waiting)
+
+
+def evidence_missing(view_now: str, status: KusciaJobStatus, why: str) -> KusciaJobStatus:
+    """The status of a job that cannot go on, because what it does next cannot be recorded."""
+    waiting = Waiting(
+        WaitReason.EVIDENCE,
+        "this control plane",
+        f"the evidence log, which cannot be written: {why}",
+        "Run `df` and `coterie audit ls`; the job goes on by itself when the log can be written",
+    )
+    conditions, sentence = with_waiting(status.conditions, waiting, view_now)
+    return replace(status, conditions=conditions, message=sentence)
+
+
+def witness_missing(view: JobView, status: KusciaJobStatus, alias: str, why: str) -> KusciaJobStatus:
+    """The status of a job whose task does not begin before a partner has cosigned our log."""
+    waiting = Waiting(
+        WaitReason.WITNESS,
+        "its partners",
+        f"partners to confirm the evidence log before task {alias} begins: {why}",
+        "Run `coterie route ls`; the policy `Record` lets tasks begin without",
+    )
+    conditions, sentence = with_waiting(status.conditions, waiting, view.now)
+    return replace(status, conditions=conditions, message=sentence)
 
 
 def _running_waiting(view: JobView, again: _Retries, at: JobProgress, *, has_room: bool) -> Waiting | None:
@@ -666,6 +895,9 @@ def _carry_out(view: JobView) -> Plan | None:
         return _end_by_command(view, stage, JobPhase.FAILED)
     if stage is JobStage.CANCEL:
         return _end_by_command(view, stage, JobPhase.CANCELLED)
+    if view.bfia and stage in (JobStage.SUSPEND, JobStage.RESTART):
+        words = f"BFIA knows no {stage}: the partners cannot be told"
+        return Plan(replace(_command_handled(view, view.job.status, stage.failed), message=words))
     if stage is JobStage.SUSPEND and phase is JobPhase.RUNNING:
         status = replace(_command_handled(view, view.job.status, stage.done), phase=JobPhase.SUSPENDED, message="")
         return Plan(status, stop=view.unfinished)

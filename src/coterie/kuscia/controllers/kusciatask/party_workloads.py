@@ -21,6 +21,8 @@ from coterie.kuscia.api.engine_template import (
     service_name,
 )
 from coterie.kuscia.api.types.job import AppImage, BandwidthLimit, KusciaTask, PartyAllocatedPorts, TaskParty
+from coterie.kuscia.bfia.variables import engine_variables
+from coterie.kuscia.bfia.wire import BfiaRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class PartyWorkload:
     domain: str
     role: str
     app_image: str
+    engine: str
     component_field: str
     image: str
     image_id: str
@@ -52,6 +55,8 @@ class PartyWorkload:
     """Port name -> domains that may call."""
     config_templates: Mapping[str, str] = field(default_factory=dict, repr=False)
     bandwidth: tuple[BandwidthLimit, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Environment of a BFIA task, beside that of the AppImage."""
 
     @property
     def port_keys(self) -> list[str]:
@@ -82,9 +87,10 @@ def _party_workload(task: KusciaTask, party: TaskParty, images: Mapping[str, App
         domain=party.domain_id,
         role=party.role,
         app_image=engine.app_image,
+        engine=engine.engine,
         component_field=engine.component_field,
         image=engine.image,
-        image_id=engine.image_id,
+        image_id=party.image_digest or engine.image_id,
         image_sign=engine.image_sign,
         containers=containers,
         restart_policy=str(engine.spec.get("restartPolicy") or "Never"),
@@ -94,7 +100,15 @@ def _party_workload(task: KusciaTask, party: TaskParty, images: Mapping[str, App
         access=access_of(party.domain_id, everyone, engine.policy, engine.ports),
         config_templates=engine.config_templates,
         bandwidth=party.bandwidth_limits or (),
+        variables=_bfia_variables(task, party, images.get(engine.app_image)),
     )
+
+
+def _bfia_variables(task: KusciaTask, party: TaskParty, image: AppImage | None) -> Mapping[str, str]:
+    try:
+        return engine_variables(task, party.domain_id, party.role, image)
+    except BfiaRefused as problem:
+        raise EngineTemplateError(str(problem)) from problem
 
 
 def _pod(task: KusciaTask, role: str, index: int, ports: tuple[EnginePort, ...]) -> PodWorkload:

@@ -77,6 +77,7 @@ def pod(
     templated = engine_template.is_templated(party.config_templates, party.containers)
     own = _numbers(party, which, numbers)
     variables = [{"name": port.variable, "value": str(own[port.name])} for port in party.ports]
+    variables += [{"name": name, "value": value} for name, value in party.variables.items()]
     containers = [
         engine_template.container_of(each, party.image, own, variables, templated=templated)
         for each in party.containers
@@ -98,6 +99,7 @@ def pod(
         **({labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES: TEMPLATE_VOLUME} if templated else {}),
         **engine_template.image_marks(party.image_id, party.image_sign),
         labels.COTERIE_APP_IMAGE: party.app_image,
+        **({labels.COTERIE_ENGINE: party.engine} if party.engine else {}),
         **({labels.COTERIE_COMPONENT_FIELD: party.component_field} if party.component_field else {}),
         **engine_template.metrics_of(party.containers, own),
         **({COTERIE_IDLE_SECONDS: str(idle_seconds)} if idle_seconds else {}),

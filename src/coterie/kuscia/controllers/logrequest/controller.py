@@ -46,6 +46,7 @@ from coterie.kuscia.api.types.log_request import (
     Way,
 )
 from coterie.kuscia.api.types.partner_policy import PARTNER_POLICIES, PartnerPolicySpec
+from coterie.kuscia.control.evidence_recorder import EvidenceRecorder
 from coterie.kuscia.control.task_logs import ApiTaskLogs
 from coterie.kuscia.controllers.logrequest import plan
 from coterie.kuscia.controllers.logrequest.excerpts import known_secrets, read_excerpt
@@ -63,9 +64,16 @@ def by_requester(request: LogRequest) -> tuple[str, ...]:
 
 class LogRequestReconciler:
     def __init__(
-        self, client: Client, informers: Informers, logs: TaskLogs | None, events: EventRecorder, clock: Clock
+        self,
+        client: Client,
+        informers: Informers,
+        logs: TaskLogs | None,
+        events: EventRecorder,
+        clock: Clock,
+        evidence: EvidenceRecorder | None = None,
     ) -> None:
-        """`logs`: instead of those that the API server has."""
+        """`logs`: instead of those that the API server has. `evidence`: None: nothing is recorded."""
+        self._evidence = evidence
         self._client = client
         self._logs = logs
         self._events = events
@@ -206,7 +214,10 @@ class LogRequestReconciler:
         return None
 
     async def _write(self, request: LogRequest, status: LogRequestStatus) -> bool:
-        """What happened is an event and a log line besides, so that it is known after the record is gone."""
+        """What happened is an event and a log line besides, so that it is known after the record is gone. No line leaves before it is
+        evidence."""
+        if self._evidence is not None and request.metadata.namespace == request.spec.owner:
+            await self._evidence.record(*plan.recorded_events(request, status))
         if not await write_status(self._client, LOG_REQUESTS, request, request.status, status):
             return False
         if status.phase != request.status.phase:
@@ -245,10 +256,11 @@ def make(
     informers: Informers,
     *,
     events: EventRecorder,
+    evidence: EvidenceRecorder | None = None,
     logs: TaskLogs | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:
-    reconciler = LogRequestReconciler(client, informers, logs, events, clock)
+    reconciler = LogRequestReconciler(client, informers, logs, events, clock, evidence)
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.requests, own_key),
         Watches(reconciler.requests, reconciler.keys_of_counterpart),

@@ -18,6 +18,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from coterie.base.clock import rfc3339
+from coterie.kuscia.api import evidence
+from coterie.kuscia.api.evidence import EventRequest, EvidenceEvent
 from coterie.kuscia.api.log_requests import (
     POLICY,
     RETENTION_SECONDS,
@@ -68,6 +70,32 @@ class RequestStep:
     read: bool = False
     """The logs have to be read first: `previewed` goes on."""
     delete: bool = False
+
+
+def recorded_events(request: LogRequest, status: LogRequestStatus) -> list[EventRequest]:
+    """What the owner's log says of this change, before it is made: who decided, and the digest of what is given."""
+    spec = request.spec
+    if status.phase == request.status.phase:
+        return []
+    kinds = {
+        LogRequestPhase.ANSWERED: (evidence.LOGS_APPROVED, evidence.LOGS_GIVEN),
+        LogRequestPhase.REJECTED: (evidence.LOGS_DENIED,),
+        LogRequestPhase.REVOKED: (evidence.LOGS_DENIED,),
+    }
+    phase = LogRequestPhase(status.phase) if status.phase else None
+    found = []
+    for kind in kinds.get(phase, ()) if phase is not None else ():
+        given = kind == evidence.LOGS_GIVEN and status.answer is not None
+        event = EvidenceEvent(
+            kind=kind,
+            job=spec.job,
+            partner=spec.requester,
+            outcome=status.phase,
+            count=status.answer.lines if given and status.answer is not None else 0,
+            more={"digest": status.digest} if given else {},
+        )
+        found.append(EventRequest(event=event, person=status.decided_by, object_name=request.metadata.name))
+    return found
 
 
 def _seconds_until(text: str, now: datetime) -> float:

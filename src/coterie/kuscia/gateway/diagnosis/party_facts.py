@@ -16,7 +16,8 @@ from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api import labels
-from coterie.kuscia.api.types.job import APP_IMAGES
+from coterie.kuscia.api.engine_versions import is_range, versions_named
+from coterie.kuscia.api.types.job import APP_IMAGES, AppImageName
 from coterie.kuscia.gateway.diagnosis.messages import EngineFacts, FactsRequest, PartyFacts
 
 _NODES = Kind.dynamic(builtin("nodes"))
@@ -36,16 +37,25 @@ class PartyFactsSource:
         return PartyFacts(self._version, tuple(engines), await self._fits(asked))
 
     async def _engine(self, name: str) -> EngineFacts | None:
-        """None: unknown, a lite may not always ask."""
+        """None: unknown, a lite may not always ask. `name`: an AppImage, or an engine with or without a range."""
         try:
-            image = (await self._client.get(APP_IMAGES, name)).spec.image
-        except NotFound:
-            return EngineFacts(name)
+            image = await self._image(name)
+            if image is None:
+                return EngineFacts(name)
         except (ApiError, TransportError, ValueError) as error:
             _log.debug("An AppImage could not be read", name=name, error=error)
             return None
         # Where our registry is concerns nobody else.
         return EngineFacts(name, True, f"{image.name.rpartition('/')[2]}:{image.tag}", image.id)
+
+    async def _image(self, name: str) -> AppImageName | None:
+        if not is_range(name):
+            try:
+                return (await self._client.get(APP_IMAGES, name)).spec.image
+            except NotFound:
+                pass
+        found = versions_named(name, (await self._client.list(APP_IMAGES)).items)
+        return found[0].image.spec.image if found else None
 
     async def _fits(self, asked: FactsRequest) -> bool | None:
         try:

@@ -26,6 +26,7 @@ from coterie.kube.agent.runtimes.runp import bubblewrap, confine, filesystem, in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
 NAMESPACES = linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
@@ -65,11 +66,24 @@ class ChildSetup:
         """Where an OCI runtime's terminal goes."""
         self.owner = (os.getuid(), os.getgid())
         """Who we are before a user namespace makes us nobody."""
+        self.forked = False
+        """Whether the child is already the program, and goes on instead of executing one."""
 
 
 def start(setup: ChildSetup) -> NoReturn:
     """The forked child; never returns."""
     guarded(setup, _start)
+
+
+def start_forked(setup: ChildSetup, finish: Callable[[ChildSetup], None]) -> None:
+    """As `start`, in a process that has the container's program in its memory: returns in the container, after `finish`."""
+    setup.forked = True
+
+    def steps(each: ChildSetup) -> None:
+        _start(each)
+        finish(each)
+
+    _attempt(setup, steps)
 
 
 def start_beside(setup: ChildSetup, pid: int) -> NoReturn:
@@ -82,11 +96,18 @@ def join(setup: ChildSetup, pid: int) -> NoReturn:
     guarded(setup, lambda b: _join(b, pid))
 
 
-def guarded(setup: ChildSetup, steps: Any) -> NoReturn:
+def guarded(setup: ChildSetup, steps: Callable[[ChildSetup], None]) -> NoReturn:
+    _attempt(setup, steps)
+    _fail(setup, NOT_SET_UP, "")  # the steps end with another program
+
+
+def _attempt(setup: ChildSetup, steps: Callable[[ChildSetup], None]) -> None:
+    """Take the steps. A failure is told, and is the end of this process."""
     gc.disable()
     code, message = NOT_SET_UP, ""
     try:
         steps(setup)
+        return
     except ExecError as problem:
         code, message = problem.code, str(problem)
     except filesystem.SetupError as problem:
@@ -96,6 +117,10 @@ def guarded(setup: ChildSetup, steps: Any) -> NoReturn:
         message = f"cannot set up the container{where}: {problem.strerror}"
     except BaseException as problem:  # noqa: BLE001 - nothing may climb back into the supervisor's loop
         message = f"cannot set up the container: {type(problem).__name__}: {problem}"
+    _fail(setup, code, message)
+
+
+def _fail(setup: ChildSetup, code: int, message: str) -> NoReturn:
     try:
         os.write(setup.status, b"E" + json.dumps([code, message]).encode() + b"\n")
     finally:
@@ -270,6 +295,9 @@ def forget_signals() -> None:
 def _finish(setup: ChildSetup, argv: list[str]) -> None:
     join_group(setup)
     confine.confine(setup.spec, setup.powers, setup.filter_program)
+    if setup.forked:
+        confine.as_after_exec()
+        return
     execute(argv, environment_of(setup.spec))
 
 

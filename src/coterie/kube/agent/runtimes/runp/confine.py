@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _CAP_SYS_ADMIN, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 21, 6, 7, 8
+_PR_SET_DUMPABLE = 4
 _MOST_OPEN_FILES = 1 << 20
 _DEVICES = ("/dev", "/dev/shm", "/dev/pts")
 _ACCELERATORS = ("nvidia", "kfd", "dri")
@@ -47,6 +48,13 @@ def confine(spec: dict[str, Any], powers: dict[str, Any], filter_program: bytes)
     become_user(spec, powers, effective)
     if not privileged and effective:
         linux.set_capabilities(linux.effective_capabilities() & kept)
+
+
+def as_after_exec() -> None:
+    """What exec would do to a confined process that goes on without: only root keeps capabilities, and it may look at itself."""
+    if os.geteuid() != 0:
+        linux.set_capabilities(0)
+    linux.prctl(_PR_SET_DUMPABLE, 1)
 
 
 def _limit(spec: dict[str, Any], powers: dict[str, Any]) -> None:

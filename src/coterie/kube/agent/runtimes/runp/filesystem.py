@@ -110,6 +110,41 @@ class Sources:
         finally:
             os.close(at)
 
+    def to_wire(self, place: Callable[[int], int]) -> dict[str, Any]:
+        """For another process. `place` takes a descriptor and answers its number there."""
+
+        def tree(entry: tuple[int, bool]) -> list[Any]:
+            return [place(entry[0]), entry[1]]
+
+        return {
+            "system": [[target, each if isinstance(each, str) else tree(each)] for target, each in self.system],
+            "devices": [[name, place(handle), directory] for name, handle, directory in self.devices],
+            "volumes": [[target, None if each is None else tree(each)] for target, each in self.volumes],
+            "run": place(self.run),
+            "layers": place(self.layers),
+            "overlaid": self.overlaid,
+        }
+
+    @classmethod
+    def from_wire(cls, data: dict[str, Any], take: Callable[[int], int]) -> Sources:
+        """`take` answers the descriptor that has a number."""
+        made = cls()
+
+        def taken(number: int) -> int:
+            handle = take(number)
+            if handle >= 0:
+                made._handles.append(handle)
+            return handle
+
+        def tree(entry: list[Any]) -> tuple[int, bool]:
+            return taken(entry[0]), bool(entry[1])
+
+        made.system = [(target, each if isinstance(each, str) else tree(each)) for target, each in data["system"]]
+        made.devices = [(name, taken(number), bool(directory)) for name, number, directory in data["devices"]]
+        made.volumes = [(target, None if each is None else tree(each)) for target, each in data["volumes"]]
+        made.run, made.layers, made.overlaid = taken(data["run"]), taken(data["layers"]), data["overlaid"]
+        return made
+
     def close(self) -> None:
         for handle in self._handles:
             os.close(handle)
@@ -356,9 +391,13 @@ def _host_root(spec: dict[str, Any], sources: Sources, stage: str) -> None:
     os.mkdir(stage + HOME)
     os.symlink("../tmp", f"{stage}/var/tmp")
     linux.mount("none", f"{stage}/run", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777,size=16m")
+    made = {stage, f"{stage}/etc"}
     for target, entry in sorted(sources.system, key=lambda pair: pair[0].count("/")):
         place = stage + target
-        os.makedirs(os.path.dirname(place), exist_ok=True)
+        above = os.path.dirname(place)
+        if above not in made:
+            os.makedirs(above, exist_ok=True)
+            made.add(above)
         if isinstance(entry, str):
             os.symlink(entry, place)
         else:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from coterie.kube.agent.runtimes.runp.loop import Loop
     from coterie.kube.agent.runtimes.runp.pod_networks import PodNetworks
     from coterie.kube.agent.runtimes.runp.records import Records
+    from coterie.kube.agent.runtimes.runp.zygote import Zygote, Zygotes
 
 
 LONGEST_LAUNCH = 60.0
@@ -49,6 +50,8 @@ class LaunchContext:
         self.children: dict[int, Callable[[int], None]] = {}
         """By pid: who wants to know how it ended."""
         self._unclaimed: dict[int, int] = {}
+        self.zygotes: Zygotes | None = None
+        """Interpreters that containers are forked from."""
 
     def reap(self) -> None:
         while True:
@@ -81,7 +84,8 @@ class LaunchContext:
 
 class Launch:
     """`on_pid` hears of the process and its init (0: none) before it may go; `on_done` of the error or, with None, of
-    success. `note` is where the init is to write how the program ended."""
+    success. `note` is where the init is to write how the program ended. `zygote`: what the container is forked from; without
+    one, or if that fails, it is started by an exec of its program."""
 
     def __init__(
         self,
@@ -94,6 +98,7 @@ class Launch:
         join: int = 0,
         note: int = -1,
         console: socket.socket | None = None,
+        zygote: Zygote | None = None,
         on_pid: Callable[[int, int], None],
         on_done: Callable[[tuple[int, str] | None], None],
     ) -> None:
@@ -125,7 +130,10 @@ class Launch:
                 give_owners(target, spec, sources, home.powers)
             if home.networks is not None and not join:
                 home.networks.enter(spec["network"])
-            pid = linux.clone(flags) if flags else os.fork()
+            pid = zygote.clone(flags, setup) if zygote is not None and flags else 0
+            self.forked = pid > 0
+            if not pid:
+                pid = linux.clone(flags) if flags else os.fork()
             if not pid:
                 # Only the supervisor may hold the end that says "go": should it die, the child reads the end of the pipe.
                 os.close(self._go)

@@ -25,6 +25,7 @@ from coterie.kube.agent.images.store import ImageStore
 from coterie.kube.agent.runtimes.protocol import ContainerSpec, PodSandbox, RuntimeFailure
 from coterie.kube.agent.runtimes.runp import capabilities, visible
 from coterie.kube.agent.runtimes.runp.filesystem import HOME
+from coterie.kube.agent.runtimes.runp.preload import zygote_request
 from coterie.kube.agent.runtimes.runp.processes import MARK
 from coterie.kube.agent.runtimes.runp.settings import RunpSettings
 
@@ -124,6 +125,7 @@ def start_request(
         "seccomp": not spec.security.seccomp_unconfined,
         "target": spec.target,
         "tool": tool,
+        "zygote": zygote_request(settings, image, pod, spec, words, powers),
         "bwrap": bwrap if pod.handler == BUBBLEWRAP else "",
         "stdin": spec.stdin,
         "stdin_once": spec.stdin_once,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from coterie.kube.agent.runtimes.runp.cgroups import Cgroups
+    from coterie.kube.agent.runtimes.runp.zygote import Zygote
 
 UNKNOWN = "ContainerStatusUnknown"
 _PIPE_BYTES = 256 << 10
@@ -129,7 +130,7 @@ class ContainerRun:
             streams = self._terminal_streams(ends) if self.spec["tty"] else self._pipe_streams(ends)
             note = os.open(self._path("exit"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             ends.append(note)
-            Launch(
+            launch = Launch(
                 self._home,
                 self.spec,
                 streams,
@@ -137,9 +138,11 @@ class ContainerRun:
                 group=self.group,
                 note=note,
                 console=console,
+                zygote=self._zygote(),
                 on_pid=self._process_started,
                 on_done=self._launch_over,
             )
+            self.record["forked"] = launch.forked
         except BaseException:
             self._release()
             raise
@@ -148,6 +151,10 @@ class ContainerRun:
                 console.close()
             for end in ends:
                 os.close(end)
+
+    def _zygote(self) -> Zygote | None:
+        wanted, zygotes = self.spec.get("zygote"), self._home.zygotes
+        return zygotes.wanted(wanted) if wanted and zygotes is not None else None
 
     def _limit(self, groups: Cgroups) -> None:
         limits = self.spec["limits"]

@@ -17,7 +17,7 @@ from typing import Any
 
 from coterie.base.log import logger
 from coterie.kube.agent.images.flatten import flatten
-from coterie.kube.agent.images.model import HOST, ID_MISMATCH, ImageError, StoredImage
+from coterie.kube.agent.images.model import HOST, ID_MISMATCH, ImageError, StoredImage, content_digest
 from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.runtimes.oci import tools
 from coterie.kube.agent.runtimes.pod_events import PodEvents
@@ -96,6 +96,8 @@ class RunpRuntime:
         """Engines of other nodes, as the supervisor knows them."""
         self.on_namespace_change: list[Callable[[], None]] = []
         """Called when the pod network was made anew."""
+        self._zygote_problems: dict[str, str] = {}
+        """Why containers of an image start without preloaded modules, by image."""
         self._closed = False
 
     # ----- life
@@ -150,6 +152,7 @@ class RunpRuntime:
         self._groups = cgroups.detect(hello["group"]) if self._powers["cgroup"] else None
         before = {uid: dict(runs) for uid, runs in self._runs.items()}
         self._connected = {pod["uid"] for pod in hello.get("connected", ())}
+        self._take_zygotes(hello.get("zygotes", ()))
         for pod in hello.get("connected", ()):
             if self._addresses is not None and pod["address"]:
                 self._addresses.take(pod["uid"], pod["address"])
@@ -373,12 +376,21 @@ class RunpRuntime:
             future = self._execs.pop(event["exec"], None)
             if future is not None and not future.done():
                 future.set_result(event["code"])
+        elif event["event"] == "zygotes":
+            self._take_zygotes(event["zygotes"])
         elif event["event"] == "run":
             uid, run = event["uid"], event["run"]
             runs = self._runs.setdefault(uid, {}) if uid in self._sandboxes else {}
             runs[(run["name"], run["attempt"])] = run
             self._settle(uid, run)
             self._announce(uid)
+
+    def _take_zygotes(self, records: Sequence[dict[str, str]]) -> None:
+        problems = {record["image"]: record["problem"] for record in records}
+        for image, problem in problems.items():
+            if self._zygote_problems.get(image) != problem:
+                _log.warning("The modules of an image cannot be preloaded; it starts without", image=image, why=problem)
+        self._zygote_problems = problems
 
     def _announce(self, uid: str) -> None:
         for stream in self._streams:
@@ -626,13 +638,20 @@ class RunpRuntime:
         return self._addresses.of(pod_uid)
 
     def images(self) -> Sequence[ImageInfo]:
-        return [ImageInfo(image.name, image.id, image.size, image.kind) for image in self.store.images()]
+        return [
+            ImageInfo(image.name, image.id, image.size, image.kind, content_digest(image))
+            for image in self.store.images()
+        ]
 
     def handlers(self) -> Sequence[RuntimeHandler]:
         return (*self._handlers, *tools.handlers(self._tools, self._powers))
 
     def limitations(self) -> Sequence[str]:
-        return tuple(self._powers.get("limitations", ()))
+        slow = (
+            f"Containers of {image} start without preloaded modules: {problem}."
+            for image, problem in self._zygote_problems.items()
+        )
+        return (*self._powers.get("limitations", ()), *slow)
 
 
 def pinned_image(store: ImageStore, spec: ContainerSpec, node: str) -> StoredImage:

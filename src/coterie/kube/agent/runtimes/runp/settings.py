@@ -50,6 +50,10 @@ class RunpSettings:
     """A log file is rotated after this many seconds even if it is small; 0: never."""
     idle_seconds: float = 300.0
     """The supervisor ends when there was no pod for this long, and starts again with the next; 0: it always runs."""
+    zygote_idle_seconds: float = 300.0
+    """An interpreter with preloaded modules ends when no container of its image ran for this long."""
+    zygote_load_seconds: float = 60.0
+    """How long it may take to import its modules."""
     without: tuple[str, ...] = ()
     """Means of isolation that are not to be used though the machine has them: `namespaces`, `groups`, `landlock`,
-    `seccomp`, `network`. For machines on which one of them misbehaves. Holds for supervisors started from now on."""
+    `seccomp`, `network`, `zygotes`. For machines on which one of them misbehaves. Holds for supervisors started from now on."""

@@ -42,6 +42,7 @@ from coterie.kube.agent.runtimes.runp.loop import Loop
 from coterie.kube.agent.runtimes.runp.pod_networks import DomainNetwork, NetworkUnavailable, PodNetworks
 from coterie.kube.agent.runtimes.runp.records import Records
 from coterie.kube.agent.runtimes.runp.run import ContainerRun
+from coterie.kube.agent.runtimes.runp.zygote import Zygotes, key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class PodSupervisor:
             self.loop, self._records, groups, self._powers, program, init.program(), self._networks
         )
         self._pods: dict[str, SupervisedPod] = {}
+        if "zygotes" not in without:
+            self._home.zygotes = Zygotes(self._home, self._running_images, self._zygotes_changed)
         self._connected = pod_networks.ConnectedPods(directory)
         self._connections: list[ClientConnection] = []
         self._idle_since = time.monotonic()
@@ -177,6 +180,18 @@ class PodSupervisor:
     def _running(self) -> bool:
         return any(not run.finished for pod in self._pods.values() for run in pod.runs.values())
 
+    def _running_images(self) -> set[str]:
+        """Those of which containers run that are forked, as `key_of` writes them."""
+        runs = (run for pod in self._pods.values() for run in pod.runs.values() if not run.finished)
+        return {key_of(run.spec["zygote"]) for run in runs if run.spec.get("zygote")}
+
+    def _zygotes_changed(self) -> None:
+        for connection in list(self._connections):
+            connection.send({"event": "zygotes", "zygotes": self._zygote_records()})
+
+    def _zygote_records(self) -> list[dict[str, Any]]:
+        return self._home.zygotes.records_for_agent() if self._home.zygotes is not None else []
+
     def _rest(self) -> None:
         """Nobody asks and nothing runs: everything is on disk, so there is nothing to stay for."""
         idle = not self._connections and not self._running()
@@ -241,6 +256,7 @@ class PodSupervisor:
                 "group": self._group,
                 "pods": [pod.record_for_agent() for pod in self._pods.values()],
                 "connected": list(self._connected.pods.values()),
+                "zygotes": self._zygote_records(),
             },
             handles,
         )

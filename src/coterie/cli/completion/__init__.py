@@ -1,0 +1,1 @@
+"""`coterie completion`: what the shell offers when TAB is pressed."""

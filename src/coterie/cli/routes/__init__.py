@@ -1,1 +1,0 @@
-"""Routes on the command line: listing and checking."""

@@ -1,0 +1,1 @@
+"""Serverless functions: calls over a durable bus, dispatched to actors, which are pods."""

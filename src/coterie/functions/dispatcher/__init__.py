@@ -1,0 +1,1 @@
+"""Takes calls from the bus, has actors run them, and writes the answers."""

@@ -1,0 +1,1 @@
+"""Calls between domains: outboxes to partners, an inbox for theirs, ActionGrants."""

@@ -1,0 +1,1 @@
+"""Jobs with partners that speak BFIA's interconnection protocol. See README.md."""

@@ -1,0 +1,260 @@
+"""What a witness must not forget, in one SQLite file beside the logs: partners' logs, what was cosigned of them, what contradicts itself, and who cosigned ours.
+
+A write is on disk when it returns. The file outlives the own log: after `coterie audit reopen` all of it still holds.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.kuscia.api.evidence import EvidenceError
+from coterie.kuscia.evidence import merkle, witness
+from coterie.kuscia.evidence.signed_notes import NoteKey, SignedNote
+from coterie.kuscia.evidence.witness import (
+    IntroducedLog,
+    LogFinding,
+    PinnedLog,
+    Succession,
+    WitnessRefusal,
+    WitnessRequest,
+)
+
+WITNESS_FILE = "witness.db"
+_MOST_FINDINGS = 20
+"""Of one partner: the first ones are the proof, a partner does not fill our disk with more."""
+MOST_LOGS = 256
+"""Of one partner: some for each year."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS logs (origin TEXT PRIMARY KEY, domain TEXT NOT NULL, key TEXT NOT NULL, opened BLOB NOT NULL,
+  size INTEGER NOT NULL, root BLOB NOT NULL, note TEXT NOT NULL, current INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS findings (id INTEGER PRIMARY KEY, domain TEXT NOT NULL, origin TEXT NOT NULL, reason TEXT NOT NULL, sentence TEXT NOT NULL,
+  first TEXT NOT NULL, second TEXT NOT NULL, time INTEGER NOT NULL, accepted INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS exchanges (partner TEXT PRIMARY KEY, origin TEXT NOT NULL, size INTEGER NOT NULL, cosigned INTEGER NOT NULL,
+  tried INTEGER NOT NULL, problem TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFinding:
+    finding: LogFinding
+    time: int
+    """Seconds since 1970."""
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeState:
+    """How far a partner cosigned our log."""
+
+    partner: str
+    origin: str = ""
+    size: int = 0
+    cosigned: int = 0
+    """When, in seconds since 1970."""
+    tried: int = 0
+    problem: str = ""
+    """Why the last try brought nothing."""
+
+
+class WitnessReader:
+    """Reads the file while the node writes it; from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        connection = sqlite3.connect(self.path, isolation_level=None, timeout=10)
+        try:
+            connection.execute("PRAGMA synchronous=FULL")
+            yield connection
+        finally:
+            connection.close()
+
+    def logs(self) -> list[PinnedLog]:
+        """All that were ever introduced, the newest of each domain last."""
+        if not self.path.exists():
+            return []
+        with self._connected() as connection:
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM logs ORDER BY domain, current, length(origin), origin")
+            return [_log(row) for row in rows]
+
+
+class WitnessStore(WitnessReader):
+    """One process writes."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises EvidenceError."""
+        super().__init__(path)
+        self._lock = threading.Lock()
+        with self._explained():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._writing = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
+            self._writing.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
+            os.chmod(path, 0o600)
+
+    def close(self) -> None:
+        with self._lock:
+            self._writing.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as problem:
+            raise EvidenceError(
+                f"{self.path} cannot be written: {problem}; free the disk or repair the file"
+            ) from problem
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._explained():
+            self._writing.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._writing
+                self._writing.execute("COMMIT")
+            except BaseException:
+                if self._writing.in_transaction:
+                    self._writing.execute("ROLLBACK")
+                raise
+
+    # Partners' logs.
+
+    def current(self, domain: str) -> PinnedLog | None:
+        with self._transaction() as connection:
+            return _current(connection, domain)
+
+    def cosign(self, request: WitnessRequest, caller: str, *, settled: bool) -> WitnessRefusal | bool:
+        """Whether it is new. It is on disk, and the cosignature may be given out. The check and the write are one transaction."""
+        with self._transaction() as connection:
+            pinned = _current(connection, caller)
+            refusal = witness.decide(request, caller, pinned, settled=settled)
+            if refusal is not None:
+                return refusal
+            assert pinned is not None
+            checkpoint = request.checkpoint
+            new = checkpoint.size > pinned.size or not pinned.note
+            if new:
+                connection.execute(
+                    "UPDATE logs SET size = ?, root = ?, note = ? WHERE origin = ?",
+                    (checkpoint.size, checkpoint.root, _signed_by(request.note, pinned.key), checkpoint.origin),
+                )
+            return new
+
+    def introduce(self, domain: str, new: IntroducedLog) -> Succession:
+        with self._transaction() as connection:
+            result = witness.succeed(new, domain, _current(connection, domain))
+            if result.pin is not None:
+                count = connection.execute("SELECT count(*) FROM logs WHERE domain = ?", (domain,)).fetchone()[0]
+                if count >= MOST_LOGS:
+                    return Succession(refused=f"{MOST_LOGS} logs of {domain} are known, which is the most")
+                _pin(connection, domain, result.pin)
+            return result
+
+    # Findings.
+
+    def keep_finding(self, finding: LogFinding, time: int) -> bool:
+        """False: it is known."""
+        with self._transaction() as connection:
+            known = connection.execute(
+                "SELECT count(*), coalesce(sum(origin = ? AND reason = ? AND accepted = 0), 0) FROM findings WHERE domain = ?",
+                (finding.origin, finding.reason, finding.domain),
+            ).fetchone()
+            if known[1] or known[0] >= _MOST_FINDINGS:
+                return False
+            connection.execute(
+                "INSERT INTO findings (domain, origin, reason, sentence, first, second, time) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    finding.domain,
+                    finding.origin,
+                    finding.reason,
+                    finding.sentence,
+                    finding.first,
+                    finding.second,
+                    time,
+                ),
+            )
+            return True
+
+    def findings(self, domain: str = "") -> list[KeptFinding]:
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "SELECT domain, origin, reason, sentence, first, second, time, accepted FROM findings WHERE ? IN ('', domain) ORDER BY id",
+                (domain,),
+            )
+            return [KeptFinding(LogFinding(*row[:6]), row[6], bool(row[7])) for row in rows]
+
+    def accept(self, domain: str) -> int:
+        """A person looked at the findings of a partner. Its log may be introduced anew, whatever it is now. The number of findings."""
+        with self._transaction() as connection:
+            count = connection.execute(
+                "UPDATE findings SET accepted = 1 WHERE domain = ? AND accepted = 0", (domain,)
+            ).rowcount
+            if count:
+                connection.execute("UPDATE logs SET current = 0 WHERE domain = ?", (domain,))
+            return count
+
+    def close_findings(self, domain: str, reasons: tuple[str, ...]) -> int:
+        """The partner opened its log anew as it should."""
+        marks = ", ".join("?" * len(reasons))
+        with self._transaction() as connection:
+            return connection.execute(
+                f"UPDATE findings SET accepted = 1 WHERE domain = ? AND accepted = 0 AND reason IN ({marks})",
+                (domain, *reasons),
+            ).rowcount
+
+    # Our own log at partners.
+
+    def exchange(self, partner: str) -> ExchangeState:
+        with self._transaction() as connection:
+            row = connection.execute(
+                "SELECT partner, origin, size, cosigned, tried, problem FROM exchanges WHERE partner = ?", (partner,)
+            ).fetchone()
+            return ExchangeState(*row) if row else ExchangeState(partner)
+
+    def exchanges(self) -> list[ExchangeState]:
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "SELECT partner, origin, size, cosigned, tried, problem FROM exchanges ORDER BY partner"
+            )
+            return [ExchangeState(*row) for row in rows]
+
+    def keep_exchange(self, state: ExchangeState) -> None:
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO exchanges VALUES (?, ?, ?, ?, ?, ?)",
+                (state.partner, state.origin, state.size, state.cosigned, state.tried, state.problem),
+            )
+
+
+_COLUMNS = "domain, origin, key, opened, size, root, note, current"
+
+
+def _log(row: tuple[str, str, str, bytes, int, bytes, str, int]) -> PinnedLog:
+    domain, origin, key, opened, size, root, note, current = row
+    return PinnedLog(domain, origin, NoteKey.parse(key), opened, size, root, note, bool(current))
+
+
+def _signed_by(note: str, key: NoteKey) -> str:
+    """Only what proves something."""
+    found = SignedNote.parse(note)
+    return str(SignedNote(found.text, tuple(each for each in found.signatures if each.key_id == key.id)))
+
+
+def _current(connection: sqlite3.Connection, domain: str) -> PinnedLog | None:
+    row = connection.execute(f"SELECT {_COLUMNS} FROM logs WHERE domain = ? AND current = 1", (domain,)).fetchone()
+    return _log(row) if row else None
+
+
+def _pin(connection: sqlite3.Connection, domain: str, new: IntroducedLog) -> None:
+    connection.execute("UPDATE logs SET current = 0 WHERE domain = ?", (domain,))
+    connection.execute(
+        "INSERT OR REPLACE INTO logs VALUES (?, ?, ?, ?, 0, ?, '', 1)",
+        (new.origin, domain, str(new.key), new.opened, merkle.EMPTY_ROOT),
+    )

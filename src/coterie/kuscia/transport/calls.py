@@ -1,0 +1,144 @@
+"""The calls of Transport over HTTP: who may use which session, what headers mean, and the answers.
+
+    /v1/interconn/chan/transport, invoke   push      x-ptp-session-id, x-ptp-topic, x-ptp-source-node-id
+    /v1/interconn/chan/pop, peek           take      x-ptp-session-id, x-ptp-topic, x-ptp-target-node-id (whose messages)
+    /v1/interconn/chan/release             release   x-ptp-session-id, x-ptp-topic and x-ptp-target-node-id where given
+
+A session belongs to a task: its id is the task's, or `session_` and the task's, with or without a dot and more. Engines of the task take
+and release; its parties push, each as itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from coterie.http.messages import Request, Response
+from coterie.kuscia.transport import outbound
+from coterie.kuscia.transport.metrics import TransportMetrics
+from coterie.kuscia.transport.outbound import CONTENT_TYPE, Outbound, TransportCode, TransportRefused
+from coterie.kuscia.transport.queues import MessageQueues, QueueKey
+
+CHANNEL = "/v1/interconn/chan/"
+PUSH, INVOKE, POP, PEEK, RELEASE = "transport", "invoke", "pop", "peek", "release"
+SESSION, TOPIC = "x-ptp-session-id", "x-ptp-topic"
+SOURCE_NODE, TARGET_NODE = "x-ptp-source-node-id", "x-ptp-target-node-id"
+_SESSION_PREFIX = "session_"
+_DEFAULT_SECONDS, _LEAST_SECONDS, _MOST_SECONDS = 120, 1, 300
+_LONGEST_NAME = 512
+
+
+class TransportCaller(NamedTuple):
+    domain: str
+    """Who calls, as the gateway found out."""
+    task: str = ""
+    """Of an engine of ours: the task that it belongs to. Empty for partners."""
+
+
+Recognise = Callable[[Request], Awaitable[TransportCaller | None]]
+"""Who calls; None: nobody that is let in."""
+PartiesOf = Callable[[str], Awaitable[frozenset[str]]]
+"""The domains that take part in a task; none when there is no such task here. Raises TransportRefused."""
+BeforePush = Callable[[], Awaitable[None]]
+"""Called before a message is taken in. Raises TransportRefused when none can be."""
+
+
+async def _always() -> None:
+    pass
+
+
+def task_of_session(session: str) -> str:
+    return session.removeprefix(_SESSION_PREFIX).partition(".")[0]
+
+
+def wait_seconds(request: Request) -> float:
+    """What the caller wants to wait at most, within what is allowed."""
+    text = request.param("timeout")
+    if not text:
+        return _DEFAULT_SECONDS
+    if not text.isdecimal():
+        raise TransportRefused(TransportCode.BAD_REQUEST, "timeout must be a number of seconds")
+    return max(_LEAST_SECONDS, min(_MOST_SECONDS, int(text)))
+
+
+class TransportCalls:
+    """A handler of HTTP requests."""
+
+    def __init__(
+        self,
+        queues: MessageQueues,
+        recognise: Recognise,
+        parties_of: PartiesOf,
+        metrics: TransportMetrics,
+        before_push: BeforePush = _always,
+    ) -> None:
+        self._queues = queues
+        self._recognise = recognise
+        self._parties_of = parties_of
+        self._metrics = metrics
+        self._before_push = before_push
+
+    async def handle(self, request: Request) -> Response:
+        caller = await self._recognise(request)
+        if caller is None:
+            return Response(401, b"", "")
+        with self._metrics.under_way():
+            try:
+                answer = Outbound(payload=await self._carry_out(caller, request) or b"")
+            except TransportRefused as problem:
+                answer = outbound.refused(problem)
+        self._metrics.call(request.path.removeprefix(CHANNEL), answer.code, len(request.body), len(answer.payload))
+        return Response(body=outbound.encode(answer), content_type=CONTENT_TYPE)
+
+    async def _carry_out(self, caller: TransportCaller, request: Request) -> bytes | None:
+        action = request.path.removeprefix(CHANNEL)
+        session = _needed(request, SESSION)
+        await self._check_session(caller, session)
+        if action in (PUSH, INVOKE):
+            source = _needed(request, SOURCE_NODE)
+            if source != caller.domain:
+                raise TransportRefused(
+                    TransportCode.NOT_AUTHORIZED, f"{caller.domain} cannot send messages of {source}"
+                )
+            key = QueueKey(session, source, _needed(request, TOPIC))
+            await self._before_push()
+            await self._queues.push(key, request.body, wait_seconds(request))
+            return None
+        if not caller.task:
+            raise TransportRefused(
+                TransportCode.NOT_AUTHORIZED, "messages are taken and released by engines of this domain"
+            )
+        if action == RELEASE:
+            self._queues.release(session, _given(request, TARGET_NODE), _given(request, TOPIC))
+            return None
+        if action not in (POP, PEEK):
+            raise TransportRefused(TransportCode.BAD_REQUEST, f"there is nothing at {request.path}")
+        key = QueueKey(session, _needed(request, TARGET_NODE), _needed(request, TOPIC))
+        if action == PEEK:
+            return await self._queues.peek(key)
+        return await self._queues.pop(key, wait_seconds(request))
+
+    async def _check_session(self, caller: TransportCaller, session: str) -> None:
+        if "," in session:  # what a header that was sent twice may have become
+            raise TransportRefused(TransportCode.BAD_REQUEST, f"{SESSION} has no comma")
+        task = task_of_session(session)
+        allowed = task == caller.task if caller.task else caller.domain in await self._parties_of(task)
+        if not allowed:
+            raise TransportRefused(
+                TransportCode.NOT_AUTHORIZED,
+                f"session {session} is not of a task that {caller.domain} takes part in here",
+            )
+
+
+def _given(request: Request, header: str) -> str:
+    value = request.headers.get(header, "").strip()
+    if len(value) > _LONGEST_NAME:
+        raise TransportRefused(TransportCode.BAD_REQUEST, f"{header} has at most {_LONGEST_NAME} characters")
+    return value
+
+
+def _needed(request: Request, header: str) -> str:
+    value = _given(request, header)
+    if not value:
+        raise TransportRefused(TransportCode.BAD_REQUEST, f"the header {header} is needed")
+    return value

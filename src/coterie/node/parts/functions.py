@@ -1,0 +1,53 @@
+"""Functions of the domain as a part of a node: a child runs them while there are Actions or Triggers.
+
+functions_groups(settings, client, clock, pods)      before the agent
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from coterie.base.clock import Clock
+from coterie.base.files import private_directory
+from coterie.functions.process import FunctionsProcess
+from coterie.functions.settings import FunctionsSettings
+from coterie.functions.spare_plan import SparePolicy
+from coterie.kube.client.client import Client
+from coterie.kube.control.manager import Runnable
+from coterie.kube.control.on_demand_process import NamespaceListeners
+from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.node.config import NodeSettings
+from coterie.node.parts.context import NodeContext
+
+
+def build(node: NodeContext) -> list[list[Runnable]]:
+    pods = node.find("namespace_listeners", NamespaceListeners)
+    child = functions_process(node.settings, node.client, node.clock, pods)
+    node.metrics_sources.append(child.metrics)
+    return [[child]]
+
+
+def functions_process(
+    settings: NodeSettings, client: Client, clock: Clock, pods: NamespaceListeners | None = None
+) -> FunctionsProcess:
+    """`pods`: the network of the domain's pods; None: the machine's."""
+    chosen, paths = settings.functions, settings.paths
+    given = FunctionsSettings(
+        settings.domain,
+        paths,
+        bus=chosen.bus,
+        image=chosen.image,
+        max_body=chosen.max_body_mb << 20,
+        min_gateways=chosen.min_gateways,
+        max_gateways=chosen.max_gateways,
+        spares=SparePolicy(chosen.spare_actors, chosen.spare_idle_seconds),
+        gateway=Path(GatewayPaths.of(paths).node_socket.host) if settings.gateway.enabled else None,
+        own_network=pods is not None,
+        log_rotation=settings.logrotate.of_node,
+        traces=GatewayPaths.of(paths).traces_socket if settings.traces.enabled else None,
+    )
+    if pods is not None:
+        given = replace(given, netns=pods.netns)
+    # Beside the gateway's sockets, whose directory is short enough for a socket's name.
+    return FunctionsProcess(given, private_directory(GatewayPaths.of(paths).run), client, clock, pods=pods)

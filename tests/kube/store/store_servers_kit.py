@@ -1,0 +1,215 @@
+"""Real servers for the tests of stores: private, on loopback, with their data in a temporary folder."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from itertools import count
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from coterie.base.store_address import StoreAddress, parse_store_address
+from coterie.kube.store.etcd import EtcdStore
+from coterie.kube.store.postgresql import PostgresqlStore
+from coterie.kube.store.shared import SharedStore
+
+TOOLS = Path(__file__).parents[3] / ".tools" / "servers"
+PASSWORD = "pa55:w@rd/ü"
+_BOUND = 60.0
+SHARED = ("postgresql", "etcd")
+_names = count(1)
+
+
+class StoreServer:
+    """One server that a test may kill, pause and start again on the same data."""
+
+    def __init__(self, command: list[str], env: dict[str, str], port: int, folder: Path, url: str, ready: str) -> None:
+        self.command = command
+        self.env = env
+        self.port = port
+        self.folder = folder
+        self.url = url
+        self._ready = ready
+        self._log = folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        offset = self._log.stat().st_size if self._log.exists() else 0
+        with self._log.open("ab") as out:
+            self._process = subprocess.Popen(
+                self.command, stdout=out, stderr=out, cwd="/", env=self.env, start_new_session=True, **_unprivileged()
+            )
+        end = time.monotonic() + _BOUND
+        while self._ready not in self._log.read_bytes()[offset:].decode(errors="replace"):
+            if self._process.poll() is not None or time.monotonic() > end:
+                self.kill()
+                raise RuntimeError(f"the server does not get ready: {self._log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.02)
+
+    def signal(self, number: int) -> None:
+        """To the server and all its processes."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+
+    def pause(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        if self._process is not None:
+            self._process.wait()
+            self._process = None
+
+
+@cache
+def lasting_server(kind: str) -> StoreServer:
+    """One for this process, until it ends."""
+    made = postgresql_server() if kind == "postgresql" else etcd_server()
+    atexit.register(made.__exit__, None, None, None)
+    return made.__enter__()
+
+
+def fresh_address(kind: str, server: StoreServer) -> StoreAddress:
+    """A store of its own in the server."""
+    if kind == "etcd":
+        return parse_store_address(f"{server.url}/s{next(_names)}")
+    return parse_store_address(f"{server.url}?sslmode=disable&schema=s{next(_names)}")
+
+
+def shared_store(address: StoreAddress, **settings: object) -> SharedStore:
+    kind = EtcdStore if address.kind == "etcd" else PostgresqlStore
+    return kind(address, **settings)  # type: ignore[arg-type]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _found(*patterns: str) -> Path | None:
+    for pattern in patterns:
+        base, _, rest = pattern.partition("//")
+        for path in sorted(Path(base or "/").glob(rest), reverse=True):
+            if os.access(path, os.X_OK):
+                return path
+    return None
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Writable for the unprivileged user; short, as sockets lie in it."""
+    base = next(each for each in ("/tmp", "/var/tmp", "/dev/shm") if os.stat(each).st_mode & 0o001)
+    made = Path(tempfile.mkdtemp(prefix="st-", dir=base))
+    try:
+        if os.getuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(made, nobody.pw_uid, nobody.pw_gid)
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _unprivileged() -> dict[str, object]:
+    if os.getuid() != 0:
+        return {}
+    nobody = pwd.getpwnam("nobody")
+    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+
+
+def _environment(root: Path | None) -> dict[str, str]:
+    paths = [str(root / each) for each in ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")] if root else []
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(paths), "HOME": "/", "LC_ALL": "C"}
+
+
+def _with_libraries(unpacked: Path, daemon: Path) -> dict[str, str]:
+    return _environment(unpacked if daemon.is_relative_to(unpacked) else None)
+
+
+@contextmanager
+def postgresql_server(*, durable: bool = False) -> Iterator[StoreServer]:
+    """`durable`: with fsync, for tests that kill it."""
+    unpacked = TOOLS / "postgresql"
+    daemon = _found("//usr/lib/postgresql/*/bin/postgres", f"{unpacked}//usr/lib/postgresql/*/bin/postgres")
+    if daemon is None:
+        pytest.skip("no postgres: run scripts/get-servers on Debian")
+    env = _with_libraries(unpacked, daemon)
+    with _folder() as folder:
+        data, port = folder / "data", free_port()
+        secret = folder / "secret"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        options = f"-D {data} -U alice --pwfile {secret} -A scram-sha-256 -E UTF8 --locale=C --no-sync"
+        made = subprocess.run(
+            [str(daemon.with_name("initdb")), *options.split()],
+            capture_output=True,
+            env=env,
+            cwd="/",
+            **_unprivileged(),  # type: ignore[call-overload]
+        )
+        if made.returncode:
+            raise RuntimeError(f"initdb: {made.stderr.decode()[-1500:]}")
+        settings = [] if durable else ["-c", "fsync=off"]
+        server = StoreServer(
+            [str(daemon), "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", str(folder), *settings],
+            env,
+            port,
+            folder,
+            f"postgresql://alice:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/postgres",
+            "ready to accept connections",
+        )
+        try:
+            server.start()
+            yield server
+        finally:
+            server.resume()
+            server.kill()
+
+
+@contextmanager
+def etcd_server() -> Iterator[StoreServer]:
+    unpacked = TOOLS / "etcd-server"
+    daemon = _found("//usr/bin/etcd", "//usr/local/bin/etcd", f"{unpacked}//usr/bin/etcd")
+    if daemon is None:
+        pytest.skip("no etcd: run scripts/get-servers on Debian")
+    with _folder() as folder:
+        port, peers = free_port(), free_port()
+        url, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peers}"
+        options = (
+            f"--data-dir {folder}/data --listen-client-urls {url} --advertise-client-urls {url} --listen-peer-urls {peer}"
+            f" --initial-advertise-peer-urls {peer} --initial-cluster default={peer} --log-outputs stderr"
+        )
+        server = StoreServer(
+            [str(daemon), *options.split()],
+            _with_libraries(unpacked, daemon),
+            port,
+            folder,
+            f"etcd://127.0.0.1:{port}",
+            "ready to serve client requests",
+        )
+        try:
+            server.start()
+            yield server
+        finally:
+            server.resume()
+            server.kill()

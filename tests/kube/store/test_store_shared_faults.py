@@ -1,0 +1,263 @@
+"""Back-ends that die, stop, drop answers, or come back as somebody else: no acknowledged write is lost, nothing unknown is
+told as a refusal, and stores work again by themselves.
+
+What takes long runs with `make stores` only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+from store_servers_kit import SHARED, StoreServer, etcd_server, fresh_address, postgresql_server, shared_store
+
+from coterie.base.store_address import StoreAddress, parse_store_address
+from coterie.kube.store import PutOp, StoreError, StoreEvent, StoreUnavailable, Unsettled
+from coterie.kube.store.shared import SharedStore
+
+LONG = pytest.mark.skipif(not os.environ.get("COTERIE_STORES"), reason="takes long: make stores")
+_BOUND = 60.0
+
+
+@pytest.fixture(params=SHARED)
+def server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
+    """One of its own, which writes to the disk as in earnest."""
+    with ExitStack() as stack:
+        made = postgresql_server(durable=True) if request.param == "postgresql" else etcd_server()
+        yield stack.enter_context(made)
+
+
+def address_of(server: StoreServer, port: int = 0) -> StoreAddress:
+    kind = server.url.partition(":")[0]
+    url = server.url.replace(f":{server.port}", f":{port}") if port else server.url
+    return parse_store_address(f"{url}?sslmode=disable" if kind == "postgresql" else f"{url}/faults")
+
+
+async def opened(address: StoreAddress) -> SharedStore:
+    store = shared_store(address)
+    await store.open()
+    return store
+
+
+async def works_again(store: SharedStore) -> None:
+    async with asyncio.timeout(_BOUND):
+        while True:
+            with suppress(StoreError):
+                await store.commit([PutOp("again", b"")])
+                return
+            await asyncio.sleep(0.1)
+
+
+class Writers:
+    """Each writes keys of its own, one after the other, and remembers what was acknowledged."""
+
+    def __init__(self, turn: int) -> None:
+        self.prefix = f"/{turn}/"
+        self.acknowledged: dict[str, int] = {}
+        self.unknown: set[str] = set()
+        self.refused: set[str] = set()
+        self.stopping = False
+
+    async def run(self, store: SharedStore, name: str) -> None:
+        number = 0
+        while not self.stopping:
+            number += 1
+            key = f"{self.prefix}{name}/{number}"
+            try:
+                (self.acknowledged[key],) = await store.commit([PutOp(key, b"v" * 500, 0)])
+            except Unsettled:
+                self.unknown.add(key)
+            except StoreUnavailable:
+                self.refused.add(key)
+                await asyncio.sleep(0.02)
+
+    async def enough(self, count: int) -> None:
+        async with asyncio.timeout(_BOUND):
+            while len(self.acknowledged) < count:
+                await asyncio.sleep(0.01)
+
+    async def check(self, stores: list[SharedStore], events: list[list[StoreEvent]]) -> None:
+        for store, story in zip(stores, events, strict=True):
+            await works_again(store)
+            found = {record.key: record.revision for record in (await store.scan(self.prefix)).records}
+            assert {key: found.get(key) for key in self.acknowledged} == self.acknowledged
+            assert not self.refused & found.keys()
+            assert found.keys() <= self.acknowledged.keys() | self.unknown
+            await store.reached(await store.current())
+            revisions = [event.revision for event in story]
+            assert revisions == sorted(set(revisions))
+            assert {event.key: event.revision for event in story if event.key.startswith(self.prefix)} == found
+
+
+async def under_writers(
+    server: StoreServer, harm: Callable[[], object], mend: Callable[[], object], pause: float, turn: int = 0
+) -> None:
+    address = address_of(server)
+    stores = [await opened(address), await opened(address)]
+    stories: list[list[StoreEvent]] = [[], []]
+    for store, story in zip(stores, stories, strict=True):
+        store.subscribe(story.extend)
+    writers = Writers(turn)
+    tasks = [
+        asyncio.create_task(writers.run(store, f"{which}-{n}")) for which, store in enumerate(stores) for n in range(8)
+    ]
+    try:
+        await writers.enough(200)
+        await asyncio.to_thread(harm)
+        await asyncio.sleep(pause)
+        before = len(writers.acknowledged)
+        await asyncio.to_thread(mend)
+        await writers.enough(before + 50)
+        writers.stopping = True
+        await asyncio.gather(*tasks)
+        await writers.check(stores, stories)
+    finally:
+        writers.stopping = True
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for store in stores:
+            await store.close()
+
+
+async def test_kill_minus_nine_loses_nothing_acknowledged(server: StoreServer) -> None:
+    await under_writers(server, server.kill, server.start, 0.3)
+
+
+@LONG
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("seconds", [3, 12, 40])
+async def test_a_pause_loses_nothing_acknowledged(server: StoreServer, seconds: int) -> None:
+    await under_writers(server, server.pause, server.resume, seconds)
+
+
+@LONG
+@pytest.mark.timeout(300)
+async def test_many_kills(server: StoreServer) -> None:
+    for turn in range(5):
+        await under_writers(server, server.kill, server.start, 0.2, turn)
+
+
+async def test_a_back_end_that_is_away_is_named_at_once(server: StoreServer) -> None:
+    store = await opened(address_of(server))
+    try:
+        await store.commit([PutOp("a", b"1")])
+        server.kill()
+        async with asyncio.timeout(_BOUND):
+            while not store.away:
+                await asyncio.sleep(0.01)
+        for ask in (store.commit([PutOp("a", b"2")]), store.get("a"), store.current(), store.grant(5)):
+            with pytest.raises(StoreUnavailable, match=r"did not answer|cannot be reached|closed"):
+                await ask
+        server.start()
+        await works_again(store)
+        record = await store.get("a")
+        assert record is not None
+        assert record.value == b"1"
+        assert store.away == ""
+    finally:
+        await store.close()
+
+
+async def test_a_back_end_that_is_not_there_can_be_opened_later(server: StoreServer) -> None:
+    server.kill()
+    store = shared_store(address_of(server))
+    with pytest.raises(StoreUnavailable):
+        await store.open()
+    server.start()
+    async with asyncio.timeout(_BOUND):
+        while True:
+            with suppress(StoreUnavailable):
+                await store.open()
+                break
+            await asyncio.sleep(0.1)
+    await store.commit([PutOp("a", b"")])
+    await store.close()
+
+
+class Relay:
+    """Passes bytes between a store and its server, until it sees `marker` in what is sent: then the answer is lost."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.marker = b""
+        self.lost = 0
+
+    async def start(self) -> int:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers += [writer, server_writer]
+        doomed = asyncio.Event()
+
+        async def ask() -> None:
+            while data := await reader.read(65536):
+                if self.marker and self.marker in data:
+                    self.lost += 1
+                    self.marker = b""
+                    doomed.set()
+                server_writer.write(data)
+                await server_writer.drain()
+
+        async def answer() -> None:
+            while data := await server_reader.read(65536):
+                if doomed.is_set():
+                    return
+                writer.write(data)
+                await writer.drain()
+
+        halves = [asyncio.create_task(ask()), asyncio.create_task(answer())]
+        try:
+            await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for half in halves:
+                half.cancel()
+            await asyncio.gather(*halves, return_exceptions=True)
+            writer.close()
+            server_writer.close()
+
+
+async def test_a_lost_answer_is_told_as_unknown(request: pytest.FixtureRequest) -> None:
+    for kind in SHARED:
+        server: StoreServer = request.getfixturevalue(kind)
+        direct = fresh_address(kind, server)
+        relay = Relay(server.port)
+        port = await relay.start()
+        relayed = parse_store_address(_through(kind, server, direct, port))
+        store, other = await opened(relayed), await opened(direct)
+        try:
+            await store.commit([PutOp("before", b"1", 0)])
+            relay.marker = b"lost-answer"
+            with pytest.raises(Unsettled):
+                await store.commit([PutOp("lost-answer", b"1", 0)])
+            assert relay.lost == 1
+            record = await other.get("lost-answer")  # it took place, this time
+            assert record is not None
+            await works_again(store)
+            assert await store.get("lost-answer") == record
+        finally:
+            await store.close()
+            await other.close()
+            await relay.stop()
+
+
+def _through(kind: str, server: StoreServer, direct: StoreAddress, port: int) -> str:
+    url = server.url.replace(f":{server.port}", f":{port}")
+    return f"{url}{direct.prefix}" if kind == "etcd" else f"{url}?sslmode=disable&schema={direct.schema}"

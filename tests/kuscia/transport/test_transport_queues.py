@@ -1,0 +1,257 @@
+"""Sessions and queues: order, waiting, limits, files, expiry, release."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coterie.base.clock import VirtualClock
+from coterie.base.protobuf_wire import ProtobufError
+from coterie.http.messages import Request
+from coterie.kuscia.transport import outbound
+from coterie.kuscia.transport.calls import TransportCaller, TransportCalls, task_of_session
+from coterie.kuscia.transport.metrics import TransportMetrics
+from coterie.kuscia.transport.outbound import Outbound, TransportCode, TransportRefused
+from coterie.kuscia.transport.queues import MessageQueues, QueueKey
+from coterie.kuscia.transport.settings import QueueLimits
+
+KEY = QueueKey("session_t1", "bob", "topic")
+SMALL = QueueLimits(body=1000, session=100, total=250, memory=150, sessions=4, queues_of_session=3)
+
+
+_made: list[MessageQueues] = []
+
+
+@pytest.fixture(autouse=True)
+def closed_after_the_test() -> Iterator[None]:
+    yield
+    while _made:
+        _made.pop().close()
+
+
+def queues(tmp_path: Path, limits: QueueLimits = SMALL) -> tuple[MessageQueues, VirtualClock]:
+    clock = VirtualClock()
+    _made.append(MessageQueues(limits, clock, tmp_path))
+    return _made[-1], clock
+
+
+async def test_messages_of_a_topic_come_in_order_and_once(tmp_path: Path) -> None:
+    made, _ = queues(tmp_path)
+    for number in range(5):
+        await made.push(KEY, b"%d" % number, 1)
+        await made.push(KEY._replace(topic="other"), b"x", 1)
+    assert [await made.pop(KEY, 1) for _ in range(3)] == [b"0", b"1", b"2"]
+    assert [await made.peek(KEY), await made.peek(KEY), await made.peek(KEY)] == [b"3", b"4", None]
+    assert made.size == made.in_memory == 5
+    made.close()
+    assert made.size == made.in_memory == made.sessions == 0
+
+
+async def test_who_waits_gets_the_next_message_and_nothing_after_its_time(tmp_path: Path) -> None:
+    made, clock = queues(tmp_path)
+    first, second = (asyncio.ensure_future(made.pop(KEY, seconds)) for seconds in (5, 50))
+    await clock.advance(6)
+    assert await first is None
+    await made.push(KEY, b"late", 1)
+    assert await second == b"late"
+    assert await made.peek(KEY) is None and made.size == 0
+
+
+async def test_a_message_for_somebody_who_left_is_for_the_next(tmp_path: Path) -> None:
+    made, clock = queues(tmp_path)
+    gone = asyncio.ensure_future(made.pop(KEY, 50))
+    await clock.advance(1)
+    await made.push(KEY, b"kept", 1)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert await made.pop(KEY, 1) == b"kept"
+
+
+async def test_a_full_session_waits_for_room_and_then_refuses(tmp_path: Path) -> None:
+    made, clock = queues(tmp_path)
+    await made.push(KEY, b"a" * 90, 1)
+    waiting = asyncio.ensure_future(made.push(KEY, b"b" * 20, 30))
+    await clock.advance(10)
+    assert not waiting.done()
+    assert await made.pop(KEY, 1) == b"a" * 90
+    await waiting
+    refused = asyncio.ensure_future(made.push(KEY, b"c" * 90, 30))
+    await clock.advance(31)
+    with pytest.raises(TransportRefused, match="nobody took the 20 bytes") as problem:
+        await refused
+    assert problem.value.code == TransportCode.BUFFER_FULL
+    with pytest.raises(TransportRefused, match="at most 1000 bytes") as problem:
+        await made.push(KEY, b"d" * 1001, 1)
+    assert problem.value.code == TransportCode.TOO_LARGE
+    assert made.size == 20
+
+
+async def test_one_message_larger_than_a_session_is_taken(tmp_path: Path) -> None:
+    made, _ = queues(tmp_path)
+    await made.push(KEY, b"a" * 200, 1)
+    assert made.in_memory == 0 and await made.pop(KEY, 1) == b"a" * 200
+
+
+async def test_what_does_not_fit_into_memory_goes_into_files_in_order(tmp_path: Path) -> None:
+    limits = QueueLimits(session=10 << 20, total=50 << 20, memory=1 << 20)
+    made, _ = queues(tmp_path, limits)
+    bodies = [bytes([number]) * (300_000 if number % 2 else 90_000) for number in range(20)]
+    for body in bodies:
+        await made.push(KEY, body, 1)
+    assert made.in_memory <= 1 << 20 < made.size == sum(map(len, bodies))
+    assert not os.listdir(tmp_path), "files without names: nothing is left after a crash"
+    assert [await made.pop(KEY, 1) for _ in bodies] == bodies
+    assert made.size == made.in_memory == 0
+    for body in bodies:
+        await made.push(KEY, body, 1)
+    made.release(KEY.session)
+    assert made.size == made.in_memory == 0
+
+
+async def test_a_full_disk_refuses_and_keeps_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = queues(tmp_path, QueueLimits(memory=10))
+    await made.push(KEY, b"memory", 1)
+    await made.push(KEY, b"on disk", 1)
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("coterie.kuscia.transport.queues.os.pwrite", full)
+    with pytest.raises(TransportRefused, match="No space left on device"):
+        await made.push(KEY, b"too much", 1)
+    monkeypatch.undo()
+    assert [await made.pop(KEY, 1), await made.pop(KEY, 1), await made.peek(KEY)] == [b"memory", b"on disk", None]
+    assert made.size == 0
+
+
+async def test_a_released_session_is_refused_for_a_while(tmp_path: Path) -> None:
+    made, clock = queues(tmp_path)
+    await made.push(KEY, b"a", 1)
+    waiting = asyncio.ensure_future(made.pop(KEY._replace(topic="none"), 50))
+    await clock.advance(1)
+    made.release(KEY.session, "bob", "topic")
+    assert made.sessions == 1 and made.size == 0
+    made.release(KEY.session)
+    with pytest.raises(TransportRefused, match="was released") as problem:
+        await waiting
+    assert problem.value.code == TransportCode.SESSION_RELEASED
+    with pytest.raises(TransportRefused, match="was released"):
+        await made.push(KEY, b"a", 1)
+    await clock.advance(1801)
+    await made.push(KEY, b"a", 1)
+
+
+async def test_sessions_that_nobody_uses_end(tmp_path: Path) -> None:
+    made, clock = queues(tmp_path)
+    cleaner = asyncio.ensure_future(made.clean())
+    await made.push(KEY, b"a", 1)
+    waiting = asyncio.ensure_future(made.pop(QueueKey("session_t2", "bob", "topic"), 5000))
+    await clock.advance(1300)
+    assert made.sessions == 1 and made.size == 0, "the one in which somebody waits stays"
+    await clock.advance(5000)
+    assert await waiting is None
+    cleaner.cancel()
+
+
+async def test_sessions_and_topics_are_bounded(tmp_path: Path) -> None:
+    made, _ = queues(tmp_path)
+    for number in range(4):
+        await made.push(QueueKey(f"s{number}", "bob", "t"), b"", 1)
+    with pytest.raises(TransportRefused, match="4 sessions already"):
+        await made.push(QueueKey("s4", "bob", "t"), b"", 1)
+    for number in range(2):
+        await made.peek(QueueKey("s0", "bob", f"t{number}"))
+    with pytest.raises(TransportRefused, match="3 topics already"):
+        await made.peek(QueueKey("s0", "bob", "t9"))
+
+
+# ---- calls ----
+
+
+async def recognise(request: Request) -> TransportCaller | None:
+    domain = request.headers.get("domain", "")
+    return TransportCaller(domain, request.headers.get("task", "")) if domain else None
+
+
+async def parties_of(task: str) -> frozenset[str]:
+    return frozenset({"alice", "bob"}) if task == "t1" else frozenset()
+
+
+async def call(calls: TransportCalls, action: str, body: bytes = b"", query: str = "", **headers: str) -> Outbound:
+    named = {
+        f"x-ptp-{name.replace('_', '-')}": value for name, value in headers.items() if name not in ("domain", "task")
+    }
+    who = {name: headers[name] for name in ("domain", "task") if name in headers}
+    request = Request("POST", f"/v1/interconn/chan/{action}", query, {**named, **who}, body)
+    response = await calls.handle(request)
+    assert (response.status, response.content_type) == (200, "application/proto")
+    return outbound.decode(bytes(response.body))
+
+
+async def test_calls(tmp_path: Path) -> None:
+    made, _ = queues(tmp_path)
+    calls = TransportCalls(made, recognise, parties_of, TransportMetrics())
+    of = {"session_id": "session_t1", "topic": "m"}
+    pushed = await call(calls, "invoke", b"from bob", domain="bob", source_node_id="bob", **of)
+    assert pushed == Outbound()
+    engine = {"domain": "alice", "task": "t1"}
+    assert await call(calls, "pop", target_node_id="bob", **engine, **of) == Outbound(b"from bob")
+    assert await call(calls, "peek", target_node_id="bob", **engine, **of) == Outbound()
+    assert await call(calls, "release", **engine, session_id="session_t1") == Outbound()
+    assert (await call(calls, "pop", target_node_id="bob", **engine, **of)).code == TransportCode.SESSION_RELEASED
+    assert (await calls.handle(Request("POST", "/v1/interconn/chan/pop"))).status == 401
+
+
+@pytest.mark.parametrize(
+    ("action", "headers", "code", "why"),
+    [
+        ("invoke", {"domain": "bob", "source_node_id": "carol"}, 403, "bob cannot send messages of carol"),
+        ("invoke", {"domain": "carol", "source_node_id": "carol"}, 403, "takes part in here"),
+        ("invoke", {"domain": "bob", "source_node_id": "bob", "session_id": "session_t2"}, 403, "takes part in here"),
+        ("pop", {"domain": "bob", "target_node_id": "alice"}, 403, "engines of this domain"),
+        ("release", {"domain": "bob"}, 403, "engines of this domain"),
+        ("pop", {"domain": "alice", "task": "t2", "target_node_id": "bob"}, 403, "takes part in here"),
+        ("pop", {"domain": "alice", "task": "t1"}, 400, "x-ptp-target-node-id is needed"),
+        ("pop", {"domain": "alice", "task": "t1", "target_node_id": "bob", "topic": ""}, 400, "x-ptp-topic is needed"),
+        ("invoke", {"domain": "bob", "source_node_id": "bob", "session_id": "t1,t2"}, 400, "no comma"),
+        ("take", {"domain": "alice", "task": "t1"}, 400, "there is nothing at"),
+        ("invoke", {"domain": "bob", "source_node_id": "bob", "topic": "t" * 600}, 400, "at most 512 characters"),
+    ],
+)
+async def test_refusals(tmp_path: Path, action: str, headers: dict[str, str], code: int, why: str) -> None:
+    made, _ = queues(tmp_path)
+    calls = TransportCalls(made, recognise, parties_of, TransportMetrics())
+    answer = await call(calls, action, **{"session_id": "session_t1", "topic": "m", **headers})
+    assert answer.code == f"E0000000{code}" and why in answer.message
+    assert made.sessions == 0, "who is refused leaves nothing"
+
+
+async def test_a_time_that_is_none(tmp_path: Path) -> None:
+    made, _ = queues(tmp_path)
+    calls = TransportCalls(made, recognise, parties_of, TransportMetrics())
+    who = {"domain": "alice", "task": "t1", "target_node_id": "bob", "session_id": "t1", "topic": "m"}
+    assert "number of seconds" in (await call(calls, "pop", query="timeout=soon", **who)).message
+
+
+@pytest.mark.parametrize(
+    ("session", "task"), [("t1", "t1"), ("session_t1", "t1"), ("session_t1.2", "t1"), ("t1.a.b", "t1"), ("", "")]
+)
+def test_sessions_of_tasks(session: str, task: str) -> None:
+    assert task_of_session(session) == task
+
+
+def test_answers_cut_at_every_byte_are_read_or_refused() -> None:
+    body = outbound.encode(Outbound(b"payload", TransportCode.BAD_REQUEST, "why"))
+    assert outbound.decode(body) == Outbound(b"payload", TransportCode.BAD_REQUEST, "why")
+    for end in range(len(body)):
+        try:
+            outbound.decode(body[:end])
+        except ProtobufError:
+            continue
+    with pytest.raises(ProtobufError):
+        outbound.decode(b"\x08\x01")
