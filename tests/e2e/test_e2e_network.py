@@ -170,6 +170,7 @@ def test_a_wrong_certificate_is_found(p2p: Hand) -> None:
     finally:
         p2p(*add, "bob.crt")
     healed(p2p, "carol", "bob")
+    healed(p2p, "bob", "carol")  # carol refused bob's handshakes meanwhile
 
 
 def test_a_route_that_the_other_side_does_not_know_is_found(p2p: Hand) -> None:

@@ -28,6 +28,8 @@ from coterie.node.config.document import READABLE_SENTENCE
 COLUMNS = ("DOMAIN", "PUBLIC PORT", "GATEWAY", "PID", "CONFIGURATION", "CONNECTIONS", "DNS", "MEMORY")
 _LOG_TAIL = 64 << 10
 _DNS_SECONDS = 2.0
+_PENDING_SECONDS = 0.1
+"""Between two looks at a configuration that Envoy has not taken yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,22 @@ async def of(node: NodeSettings) -> GatewayState:
     )
     if answers is None:
         return state
-    refused = pending(written_versions(places.directory), answers)
+    refused = await _refused(places.directory, envoy)
     reasons = refusals(_tail(envoy.log)) if refused else ()
     return replace(state, connections=answers.connections, refused=refused, reasons=reasons)
+
+
+async def _refused(directory: Path, envoy: EnvoySettings) -> tuple[str, ...]:
+    """Files that Envoy has not taken in the time it may take: one that was written this very moment is not refused yet."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + envoy.accept_seconds
+    while True:
+        written = written_versions(directory)  # before Envoy is asked: what it says is not older
+        answers = await _readback(envoy.socket)
+        waiting = pending(written, answers) if answers is not None else ()
+        if not waiting or loop.time() >= deadline:
+            return waiting
+        await asyncio.sleep(_PENDING_SECONDS)
 
 
 async def _readback(socket: Path) -> Readback | None:
