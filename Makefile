@@ -7,7 +7,7 @@ JOBS ?= $(shell scripts/test-workers)
 # The tests start hundreds of processes: without stored bytecode each of them compiles Coterie again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup kubectl servers runtimes demo psi secretflow secretflow-image mpyc psi-or-skip secretflow-or-skip mpyc-or-skip hashes sbom protos fuzz
+.PHONY: setup kubectl servers runtimes demo psi secretflow secretflow-image mpyc flower xgboost psi-or-skip secretflow-or-skip mpyc-or-skip hashes sbom protos fuzz
 .PHONY: console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores functions-kills functions-rows gpu bench clean help
 
 help:  ## show the targets
@@ -41,6 +41,14 @@ secretflow: $(STAMP)  ## install the environment of SecretFlow (400 MB)
 
 mpyc: $(STAMP)  ## install the environment of MPyC (1 MB)
 	@$(BIN)/python -m coterie.cli.engine_environment mpyc
+
+flower: setup  ## install Flower (50 MB), and run its app of the guide between three organisations and on plain Flower (five minutes)
+	@$(BIN)/python -m coterie.cli.engine_environment flower
+	COTERIE_FLOWER=1 $(BIN)/pytest -q -s tests/e2e/test_e2e_flower.py
+
+xgboost: setup  ## install XGBoost (190 MB), and run its job of the guide between three organisations and with its own launcher
+	@$(BIN)/python -m coterie.cli.engine_environment xgboost
+	COTERIE_XGBOOST=1 $(BIN)/pytest -q -s tests/e2e/test_e2e_xgboost.py
 
 secretflow-image: setup secretflow  ## build an OCI image of the environment of SecretFlow, and run the job of the guide from it
 	$(BIN)/python scripts/build_secretflow_image.py .tools/secretflow-image.tar

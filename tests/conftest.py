@@ -90,7 +90,9 @@ GROUPS = (
     (re.compile(r"tests/e2e/test_e2e_links\.py::"), "e2e-links"),
     (re.compile(r"tests/(e2e/test_e2e|faults/test_(fault|attack))_(mesh|center)\.py::"), "mesh"),
     (
-        re.compile(r"tests/e2e/test_e2e_(jobs|engines|mpyc|policies|psi|serving|api_life|functions_partners)\.py::"),
+        re.compile(
+            r"tests/e2e/test_e2e_(jobs|engines|flower|mpyc|xgboost|policies|psi|serving|api_life|functions_partners)\.py::"
+        ),
         "e2e-jobs",
     ),
     (re.compile(r"tests/e2e/test_e2e_secretflow\.py::"), "e2e-secretflow"),

@@ -94,7 +94,8 @@ def test_secretflow_is_what_jobs_call_it() -> None:
 @ALL
 def test_the_version_is_that_of_its_library(environment: Environment) -> None:
     text = resources.files("coterie.engines").joinpath(environment.name, "requirements.txt").read_text()
-    library = {"psi": "spu", "secretflow": "secretflow-lite", "mpyc": "mpyc"}[environment.name]
+    others = {"psi": "spu", "secretflow": "secretflow-lite", "flower": "flwr"}
+    library = others.get(environment.name, environment.name)
     assert f"\n{library}=={environment.version} " in text
 
 

@@ -197,6 +197,31 @@ def test_only_receivers_have_a_result(answered: Net) -> None:
     assert "one-sided-alice" not in {each["id"] for each in tables}
 
 
+def test_the_input_of_kuscias_own_psi_image(answered: Net) -> None:
+    def part(party: str, role: str) -> dict[str, Any]:
+        return {
+            "psi_config": {
+                "protocolConfig": {"protocol": "PROTOCOL_ECDH", "role": role, "broadcastResult": True},
+                "inputConfig": {
+                    "type": "IO_TYPE_FILE_CSV",
+                    "path": f"/home/kuscia/var/storage/one-sided-in-{party}.csv",
+                },
+                "outputConfig": {"type": "IO_TYPE_FILE_CSV", "path": f"/home/kuscia/var/storage/mapped-{party}.csv"},
+                "keys": [KEY[party]],
+                "recoveryConfig": {"enabled": True, "folder": "/tmp/recovery"},
+            }
+        }
+
+    given = json.dumps(
+        {"sf_psi_config_map": {"alice": part("alice", "ROLE_RECEIVER"), "bob": part("bob", "ROLE_SENDER")}}
+    )
+    answered.at("alice").submit(job("psi-mapped", "alice", task("psi", "alice", "bob", image="psi", input=given)))
+    until("mapped is over", lambda: phase(answered, "mapped") in ("Succeeded", "Failed"), 200)
+    assert phase(answered, "mapped") == "Succeeded", told(answered, "mapped", "alice")
+    assert [row["uid"] for row in result(answered, "mapped", "bob")] == ["a", "a", "a", "a", "b"]
+    assert len(result(answered, "mapped", "alice")) == 5
+
+
 def test_three_parties(net: Net) -> None:
     rows = {"alice": ["a", "b", "ü,", "d"], "bob": ["ü,", "a", "x"], "carol": ["y", "a", "z", "ü,"]}
     for party, keys in rows.items():

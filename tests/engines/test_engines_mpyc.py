@@ -16,9 +16,11 @@ import pytest
 import coterie
 from coterie.cli.app import App
 from coterie.cli.engine_environment import MPYC
+from coterie.engines.launching import own_table
+from coterie.engines.launching.configuration import BadConfig
 from coterie.engines.mpyc import __main__ as launcher
-from coterie.engines.mpyc import rows, tunnel
-from coterie.engines.mpyc.task import BadConfig, parse
+from coterie.engines.mpyc import tunnel
+from coterie.engines.mpyc.task import parse
 from coterie.engines.mpyc.tunnel import Line
 
 SOURCE = str(Path(coterie.__file__).parents[1])
@@ -229,7 +231,7 @@ def test_the_own_program_of_an_image_is_not_replaced(tmp_path: Path) -> None:
 
 def test_rows_are_written_as_csv(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    rows.write(path, [{"a": 1, "b": 'x,"y'}, {"a": None, "b": ""}], ())
+    own_table.write(path, [{"a": 1, "b": 'x,"y'}, {"a": None, "b": ""}], ())
     assert path.read_text() == 'a,b\n1,"x,""y"\n,\n'
-    rows.write(path, [], ("a", "b"))
+    own_table.write(path, [], ("a", "b"))
     assert path.read_text() == "a,b\n"

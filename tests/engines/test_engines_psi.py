@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coterie.engines.launching.configuration import BadConfig
 from coterie.engines.psi import intersect, keys, protobytes
 from coterie.engines.psi.intersect import Impossible
 from coterie.engines.psi.keyfile import order_of
 from coterie.engines.psi.link import PartnerWatch, answers
 from coterie.engines.psi.mesh import reason
 from coterie.engines.psi.store import Store, found_numbers, in_table_order, turned
-from coterie.engines.psi.task import BadConfig, Party, Task, parse
+from coterie.engines.psi.task import Party, Task, parse
 from coterie.kuscia.datamesh import messages
 
 WISHES: dict[str, Any] = {

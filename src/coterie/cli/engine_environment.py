@@ -136,7 +136,8 @@ class Environment:
             return
         source = Path(coterie.__file__).parent
         target = next((place / "lib").glob("python3*/site-packages")) / source.name
-        for path in (source / "__init__.py", *sorted((source / "engines").rglob("*.py"))):
+        files = (path for path in sorted((source / "engines").rglob("*")) if path.suffix in (".py", ".toml"))
+        for path in (source / "__init__.py", *files):
             copy = target / path.relative_to(source)
             content = path.read_bytes()
             if not copy.is_file() or copy.read_bytes() != content:
@@ -199,7 +200,9 @@ def _app_image(engine: str) -> Object:
 PSI = Environment("psi", lambda: builtin_appimages.PSI, "110 MB", ours=True)
 SECRETFLOW = Environment("secretflow", lambda: _app_image("secretflow"), "400 MB")
 MPYC = Environment("mpyc", lambda: _app_image("mpyc"), "1 MB", pythons=((3, 10), (3, 14)), ours=True)
-ENVIRONMENTS = {each.name: each for each in (PSI, SECRETFLOW, MPYC)}
+FLOWER = Environment("flower", lambda: _app_image("flower"), "50 MB", pythons=((3, 11), (3, 13)), ours=True)
+XGBOOST = Environment("xgboost", lambda: _app_image("xgboost"), "190 MB", pythons=((3, 11), (3, 13)), ours=True)
+ENVIRONMENTS = {each.name: each for each in (PSI, SECRETFLOW, MPYC, FLOWER, XGBOOST)}
 
 
 def _pip(place: Path, text: str, app: App) -> None:

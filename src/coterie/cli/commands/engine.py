@@ -37,6 +37,8 @@ templates. Every party of a task needs an AppImage of that name on its control p
   add psi               install the engine for private set intersection, for all domains under the root
   add secretflow        install SecretFlow, for all domains under the root; its AppImage is secretflow-image
   add mpyc              install MPyC, multi-party computation for three or more domains under the root
+  add flower            install Flower, federated learning, for all domains under the root
+  add xgboost           install XGBoost with its federated training, for all domains under the root
   new NAME [DIRECTORY]  write a new engine into an empty directory (default: ./NAME): a program for two or more parties
                         that runs as it is, its AppImage, tests and a README with the next steps; needs no server
   rm NAME...            remove engines; running tasks are not affected, and a version that a job is pinned to stays
@@ -53,6 +55,7 @@ Examples:
   coterie engine ls sample -o yaml
   coterie engine add psi
   coterie engine add mpyc
+  coterie engine add flower
   coterie engine add my-engine.yaml
   coterie engine new my-engine
   cat psi.yaml | coterie engine add -

@@ -19,9 +19,11 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from coterie.engines.mpyc import rows, tunnel
-from coterie.engines.mpyc.rows import TableUnreadable
-from coterie.engines.mpyc.task import BadConfig, Task, parse
+from coterie.engines.launching import own_table
+from coterie.engines.launching.configuration import BadConfig
+from coterie.engines.launching.own_table import TableUnreadable
+from coterie.engines.mpyc import tunnel
+from coterie.engines.mpyc.task import Task, parse
 from coterie.engines.mpyc.tunnel import Line
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -64,7 +66,7 @@ def run(task: Task, program: Path, folder: Path) -> int:
     given = []
     if task.table:
         table = folder / "rows.csv"
-        rows.write(table, rows.fetch(task.table, task.columns), task.columns)
+        own_table.write(table, own_table.fetch(task.table, task.columns), task.columns)
         given = [str(table)]
     lost: list[str] = []
     running: list[subprocess.Popen[bytes]] = []

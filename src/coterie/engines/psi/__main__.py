@@ -21,14 +21,15 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from coterie.engines.psi import intersect, keys, library, link
+from coterie.engines.launching.configuration import BadConfig
+from coterie.engines.psi import config_map, intersect, keys, library, link
 from coterie.engines.psi.intersect import Impossible
 from coterie.engines.psi.library import NotUsable
 from coterie.engines.psi.link import PartnerLost, PartnerWatch
 from coterie.engines.psi.mesh import Mesh, MeshFailed
 from coterie.engines.psi.progress import ProgressReporter
 from coterie.engines.psi.store import Store, keep_memory, nullable, trim_memory
-from coterie.engines.psi.task import BadConfig, Task, read
+from coterie.engines.psi.task import Task, read
 
 DEFAULT_FILE = "kuscia/task-config.conf"
 
@@ -66,6 +67,8 @@ def main(words: list[str]) -> int:
 
 def work(task: Task, directory: Path, lost: Callable[[str], None]) -> None:
     done = _Steps(task)
+    if task.unused:
+        done(f"{', '.join(task.unused)} of {config_map.KEY} has no effect here")
     linking, computing = library.load()
     mesh, progress, own = Mesh(), ProgressReporter(task.progress_url, directory), task.own
     wanted = _columns(task, mesh.schema(own.data))

@@ -12,6 +12,8 @@ receivers   who gets a result; left out: everybody. One, or all
 join        inner (the default), and for two parties left, right, full, difference; the left one comes first by name
 sort        true (the default): ordered by key, and so that the n-th rows of all results belong together;
             false: each result in the order of its table
+
+or what Kuscia's own psi AppImage takes, `sf_psi_config_map`: see `config_map.py`.
 """
 
 from __future__ import annotations
@@ -19,12 +21,11 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from coterie.engines.launching.configuration import BadConfig
+from coterie.engines.psi import config_map
+
 PROTOCOLS = ("RR22", "KKRT", "ECDH")
 JOINS = ("inner", "left", "right", "full", "difference")
-
-
-class BadConfig(Exception):
-    """The task cannot be done as it is written; the sentence goes to the log."""
 
 
 class Party(NamedTuple):
@@ -48,6 +49,8 @@ class Task(NamedTuple):
     protocol: str
     join: str
     sort: bool
+    unused: tuple[str, ...] = ()
+    """Fields of the input that have no effect here."""
 
     @property
     def own(self) -> Party:
@@ -78,10 +81,15 @@ def parse(text: str) -> Task:
     except (KeyError, IndexError, TypeError, ValueError) as problem:
         raise BadConfig(f"task_cluster_def or allocated_ports lacks something: {problem!r}") from problem
     task = str(whole.get("task_id") or "")
+    unused: list[str] = []
+    if config_map.KEY in options:
+        options, unused = config_map.translated(options, sorted(endpoints))
     parties = _parties(task, endpoints, options)
     protocol, join, sort = _protocol_options(options, parties)
     rank = [each.name for each in parties].index(own)
-    return Task(task, parties, rank, port, str(whole.get("task_progress_url") or ""), protocol, join, sort)
+    return Task(
+        task, parties, rank, port, str(whole.get("task_progress_url") or ""), protocol, join, sort, tuple(unused)
+    )
 
 
 def _parties(task: str, endpoints: dict[str, str], options: dict[str, Any]) -> tuple[Party, ...]:

@@ -138,6 +138,8 @@ class PartyTaskStatus(Model, frozen=True, kw_only=True):
     message: str = ""
     idle_since: str | None = None
     """When the party's engines did something last; told only when that is longer ago than the task allows."""
+    ended_at: str | None = None
+    """When its engines ended by themselves, by the party's own clock; None: they were stopped, or it did not say."""
 
 
 class TaskAttempt(Model, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ from coterie.kuscia.api.waiting import PLACING, RESOURCES_STEP, Waiting, WaitRea
 from coterie.kuscia.control.partner_quotas import QuotaRefusal
 from coterie.kuscia.controllers.kusciatask.party_workloads import PartyWorkload
 from coterie.kuscia.controllers.kusciatask.status import (
+    ended_at,
     idle_since,
     members_wanted,
     outcome,
@@ -360,6 +361,9 @@ def _from_pods(view: TaskView, status: KusciaTaskStatus) -> Plan:
             looks += [LINKS_RECHECK] if links.busy else []
             idle = None if links.busy else max(idle, links.last)
         known = replace(known, idle_since=idle if known.phase == TaskPhase.RUNNING else None)
+        if known.phase in TASK_ENDED and known.ended_at is None:
+            there = [view.pods.get(ObjectKey(party.domain, which.name)) for which in party.pods]
+            known = replace(known, ended_at=ended_at((pod for pod in there if pod is not None), view.now))
         parties[party.domain, party.role] = known
         if known.phase == TaskPhase.PENDING:
             details[party.domain, party.role] = pods_detail(party, mine)

@@ -13,15 +13,23 @@ wait, only the class of the reason.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from msgspec.structs import replace
 
+from coterie.base.clock import rfc3339
 from coterie.kube.api.labels import COTERIE_IDLE
 from coterie.kube.api.meta import find_condition
-from coterie.kube.api.pod_state import container_statuses, parse_time, reason_and_message, termination_message
+from coterie.kube.api.pod_state import (
+    container_statuses,
+    finished_at,
+    parse_time,
+    reason_and_message,
+    termination_message,
+)
 from coterie.kube.api.types.pods import Pod
 from coterie.kuscia.api.jobs.phases import TASK_ENDED
 from coterie.kuscia.api.types.job import KusciaTask, PartyTaskStatus, PodOfTask, TaskPhase
@@ -37,6 +45,14 @@ _HOPELESS = frozenset(
         "ImageIDMismatch", "SignatureValidationFailed",
     )
 )  # fmt: skip
+LOST_CONNECTION = "its last words tell of a lost connection"
+_LOST = re.compile(
+    r"connection (was )?(refused|reset|aborted|closed|lost)|broken pipe|remote end closed|socket closed|unexpected eof|connect fail"
+    r"|connection(Refused|Reset|Aborted)Error|BrokenPipeError|RemoteDisconnected|StatusCode\.UNAVAILABLE|no healthy upstream"
+    r"|upstream connect error|cannot be reached|has gone away|EHOSTDOWN|ECONNREFUSED|ECONNRESET",
+    re.IGNORECASE,
+)
+_LAST_LINES = 20
 _IMAGE_TROUBLE = frozenset(("ErrImagePull", "ImagePullBackOff", "ErrImagePullBackOff"))
 
 
@@ -60,7 +76,7 @@ def outcome(pod: Pod | None, now: datetime) -> PodOutcome:
         return PodOutcome(TaskPhase.SUCCEEDED)
     if pod.status.phase not in ("Pending", "Running", ""):
         brief, log = termination_message(pod)
-        return PodOutcome(TaskPhase.FAILED, brief, log)
+        return PodOutcome(TaskPhase.FAILED, f"{brief}; {LOST_CONNECTION}" if lost_connection(log) else brief, log)
     for status in container_statuses(pod):
         waiting = (status.state or {}).get("waiting") or {}
         reason = str(waiting.get("reason") or "")
@@ -173,12 +189,51 @@ def members_wanted(task: KusciaTask) -> int:
     return min(wanted, total)
 
 
+def ended_at(pods: Iterable[Pod], now: datetime) -> str | None:
+    """When the engines of a party had all ended; None while one runs, or where one was stopped."""
+    ends = []
+    for pod in pods:
+        if pod.status.phase not in ("Succeeded", "Failed") or pod.metadata.deletion_timestamp:
+            return None
+        ends.append(finished_at(pod, now))
+    return rfc3339(max(ends)) if ends else None
+
+
+def lost_connection(log: str) -> bool:
+    """Whether the last words of an engine are about a partner that it could not reach any more."""
+    return _LOST.search("\n".join(log.splitlines()[-_LAST_LINES:])) is not None
+
+
+def who_ended_first(parties: Sequence[PartyTaskStatus]) -> str:
+    """Of engines that fail one after the other only the first is worth a look; one that ends well too early makes the others
+    fail and does not look like it. A sentence, or nothing where the times do not tell."""
+    times = [(at, party) for party in parties if party.phase in TASK_ENDED and (at := parse_time(party.ended_at))]
+    if len(times) < 2:
+        return ""
+    began, first = min(times, key=lambda each: each[0])
+    later = [(at, party.domain_id) for at, party in times if party.phase == TaskPhase.FAILED and party is not first]
+    if not later:
+        return ""
+    gap = min(at for at, _ in later) - began
+    names = ", ".join(name for _, name in later)
+    if gap.total_seconds() < 1:
+        return ""
+    if first.phase == TaskPhase.FAILED:
+        return f"{first.domain_id} failed first, {gap.total_seconds():.0f} s before {names}: look there first"
+    return (
+        f"{first.domain_id} had ended {gap.total_seconds():.0f} s before {names} failed, with exit code 0: an engine that exits "
+        "while others still need it makes them fail"
+    )
+
+
 def why_failed(parties: Sequence[PartyTaskStatus], logs: Mapping[str, str]) -> str:
-    """One sentence for each party that failed, then the last words of our own pods."""
+    """One sentence for each party that failed, who ended first, then the last words of our own pods."""
     reasons = [
         f"party {party.domain_id}{f' ({party.role})' if party.role else ''}: {party.message or 'failed'}"
         for party in parties
         if party.phase == TaskPhase.FAILED
     ]
+    first = who_ended_first(parties)
+    reasons += [first] if first else []
     printed = [f"{pod} printed at the end:\n{log.strip()}" for pod, log in logs.items() if log.strip()]
     return "\n".join(("; ".join(reasons), *printed))

@@ -1,0 +1,93 @@
+"""What passes between a SuperNode and the SuperLink, and what does not. Pure but for the calls that are passed on.
+
+    SuperNode ──> NodeSide (loopback) ──> gateways ──> LinkSide ──> SuperLink (loopback)
+
+The SuperLink serves its Fleet API, by which SuperNodes work, and its Control API, by which apps are brought, at one port;
+partners reach only the first. And a SuperNode asks the SuperLink for the code that it is to run: it gets that of its own
+image, or none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+
+from coterie.engines.launching.http_relay import SOURCE_HEADER, HttpCall, HttpReply, NotReached, Upstream
+from coterie.engines.psi.protobytes import message
+
+FLEET_PATH = "/v1/fleet/"
+STATE_PATH = "/coterie/run"
+RUNNING, COMPLETED, FAILED = "running", "completed", "failed"
+_REGISTER, _ACTIVATE, _FAB = (FLEET_PATH + each for each in ("register-node", "activate-node", "get-fab"))
+
+
+class LinkSide:
+    """In front of the SuperLink."""
+
+    def __init__(self, link: Upstream, owners: tuple[str, ...]) -> None:
+        self._link, self._owners = link, owners
+        self._lock = threading.Lock()
+        self._registered: dict[str, bytes] = {}
+        self.arrived: set[str] = set()
+        """Those whose SuperNode is there."""
+        self.told: set[str] = set()
+        """Those that know how the run ended."""
+        self.state = RUNNING
+
+    def from_partner(self, call: HttpCall) -> HttpReply:
+        if call.source not in self._owners:
+            return HttpReply(403)
+        if call.method == "GET" and call.path == STATE_PATH:
+            state = self.state
+            if state != RUNNING:
+                self.told.add(call.source)
+            return HttpReply(200, json.dumps({"state": state}).encode(), {"Content-Type": "application/json"})
+        return self.from_owner(call.source, call)
+
+    def from_owner(self, owner: str, call: HttpCall) -> HttpReply:
+        if call.method != "POST" or not call.path.startswith(FLEET_PATH) or "?" in call.path:
+            return HttpReply(404)
+        if ".." in call.path or "%" in call.path or "//" in call.path:
+            return HttpReply(400)
+        if call.path == _REGISTER:
+            with self._lock:  # one SuperNode each: several would count as several owners
+                if self._registered.setdefault(owner, call.body) != call.body:
+                    return HttpReply(403)
+        reply = passed_on(self._link, call)
+        if call.path == _ACTIVATE and reply.status == 200:
+            self.arrived.add(owner)
+        return reply
+
+
+class NodeSide:
+    """Between the own SuperNode and the SuperLink of a partner."""
+
+    def __init__(self, own: str, link: Upstream, fab: bytes) -> None:
+        self._own, self._link, self._fab = own, link, fab
+        self.other_app = threading.Event()
+        """The server runs another app than the one that is here."""
+
+    def answer(self, call: HttpCall) -> HttpReply:
+        if call.method != "POST" or not call.path.startswith(FLEET_PATH):
+            return HttpReply(404)
+        if call.path != _FAB:
+            return passed_on(self._link, call, self._own)
+        digest = hashlib.sha256(self._fab).hexdigest()
+        if digest.encode() not in call.body:
+            self.other_app.set()
+            return HttpReply(403)
+        fab = message((1, digest), (2, self._fab))
+        return HttpReply(200, message((1, fab)), {"Content-Type": "application/x-protobuf"})
+
+
+def passed_on(link: Upstream, call: HttpCall, own: str = "") -> HttpReply:
+    """`own`: for the partner that it goes to. The gateways write it there themselves; in tests there are none."""
+    headers = {key: value for key, value in call.headers.items() if key.lower() != SOURCE_HEADER.lower()}
+    if own:
+        headers[SOURCE_HEADER] = own
+    try:
+        reply = link.call(call.method, call.path, call.body, headers)
+    except NotReached:
+        return HttpReply(503)  # programs of Flower try again
+    return HttpReply(502) if 300 <= reply.status < 400 else reply  # they would follow it anywhere

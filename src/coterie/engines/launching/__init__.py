@@ -1,0 +1,1 @@
+"""What the engines share that start programs of other projects: their configuration, their table, calls to partners."""

@@ -1,0 +1,134 @@
+"""XGBoost, unmodified, between three organisations: the commands of docs/guide/xgboost.md, and XGBoost's own launcher on the same files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import kubectl_runner
+import pytest
+from jobs_kit import Net, network
+
+from coterie.cli.app import App
+from coterie.cli.engine_environment import XGBOOST
+
+PLACE = XGBOOST.directory(App.standard())
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not os.environ.get("COTERIE_XGBOOST"), reason="takes minutes and 190 MB: make xgboost"),
+]
+GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "xgboost.md").read_text()
+PARTIES = ("alice", "bob", "carol")
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
+    root = tmp_path_factory.mktemp("xgboost") / "net"
+    with network(root, "p2p", *PARTIES, kubectl=kubectl_runner.chosen()[-1]) as made:
+        yield made
+        assert [line for each in made.domains.values() for line in each.complaints()] == []
+
+
+def shell(net: Net, folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environ = {**os.environ, "PATH": path, "COTERIE_ROOT": str(net.root)}
+    return subprocess.run(
+        ["sh", "-ec", script], capture_output=True, text=True, cwd=folder, env=environ, timeout=400, check=False
+    )
+
+
+def model(output: str) -> str:
+    """XGBoost's JSON, as it stands in the log."""
+    found = [line for line in output.splitlines() if line.startswith('{"learner":')]
+    assert len(found) == 1, output[-3000:]
+    return found[0]
+
+
+WORKER = """
+import csv, json, sys
+import numpy as np, xgboost as xgb
+rank, address, path, other, out = int(sys.argv[1]), *sys.argv[2:6]
+question = json.load(open(other))
+rows = list(csv.DictReader(open(path)))
+x = np.array([[float(row[name]) for name in question["features"]] for row in rows], dtype=np.float32)
+y = np.array([float(row[question["label"]]) for row in rows], dtype=np.float32)
+with xgb.collective.CommunicatorContext(
+    dmlc_communicator="federated", federated_server_address=address, federated_world_size=3, federated_rank=rank
+):
+    matrix = xgb.DMatrix(x, y, feature_names=question["features"])
+    model = xgb.train(question["parameters"], matrix, num_boost_round=question["rounds"])
+    model.save_model(out)
+"""
+PREDICT = """
+import json, sys
+import numpy as np, xgboost as xgb
+grid = np.array([[a, p] for a in range(20, 80) for p in range(100, 180)], dtype=np.float32)
+answers = []
+for path in sys.argv[1:]:
+    model = xgb.Booster(model_file=path)
+    answers.append(model.predict(xgb.DMatrix(grid, feature_names=["age", "pressure"])).tolist())
+print(json.dumps(answers))
+"""
+
+
+def own_launcher(folder: Path) -> Path:
+    """XGBoost's server and three workers, without Coterie: the model's file."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    python = PLACE / "bin" / "python"
+    environ = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    served = f"import xgboost.federated as f; f.run_federated_server(3, {port})"
+    with ExitStack() as stack:
+        server = subprocess.Popen([python, "-c", served], env=environ)
+        stack.callback(server.wait, 60)
+        stack.callback(server.kill)
+        workers = []
+        for n in (1, 2, 3):
+            words = [str(n - 1), f"127.0.0.1:{port}", f"visits-{n}.csv", "trees.json", f"plain-{n}.json"]
+            workers.append(subprocess.Popen([python, "-c", WORKER, *words], cwd=folder, env=environ))
+            stack.callback(workers[-1].kill)
+        assert [each.wait(120) for each in workers] == [0, 0, 0]
+    return folder / "plain-1.json"
+
+
+def test_the_guide_gives_the_predictions_of_the_own_launcher(net: Net, tmp_path: Path) -> None:
+    install, steps = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
+    (text,) = re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)
+    (tmp_path / "trees.json").write_text(text)
+    began = time.monotonic()
+    done = shell(net, tmp_path, install.splitlines()[1] + "\n" + steps)
+    took = time.monotonic() - began
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"trees": 10' in done.stdout
+    (tmp_path / "ours.json").write_text(model(done.stdout))
+    began = time.monotonic()
+    plain = own_launcher(tmp_path)
+    print(
+        f"\nXGBoost, 10 trees, 3 owners: {took:.1f} s all commands of the guide; {time.monotonic() - began:.1f} s plain"
+    )
+    words = [PLACE / "bin" / "python", "-c", PREDICT, tmp_path / "ours.json", plain]
+    ours, theirs = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout)
+    assert ours == theirs
+    assert len(set(ours)) > 5
+    for party in ("bob", "carol"):
+        logs = shell(net, tmp_path, f"coterie job logs trees --domain {party} --no-prefix").stdout
+        assert model(logs) == model(done.stdout)
+
+
+def test_a_column_that_is_not_granted_is_not_read(net: Net, tmp_path: Path) -> None:
+    (text,) = re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)
+    wider = json.loads(text)
+    wider["columns"]["bob"] = ["id", "age", "pressure", "ill"]
+    (tmp_path / "wider.json").write_text(json.dumps(wider))
+    words = "coterie job run --engine xgboost --parties alice,bob,carol --domain alice --name wider --input @wider.json"
+    refused = shell(net, tmp_path, words)
+    assert refused.returncode == 1, refused.stdout + refused.stderr
+    assert "the table visits-2 cannot be read" in shell(net, tmp_path, "coterie job logs wider --domain bob").stdout
