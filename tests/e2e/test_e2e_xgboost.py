@@ -116,7 +116,8 @@ def test_the_guide_gives_the_predictions_of_the_own_launcher(net: Net, tmp_path:
     )
     words = [PLACE / "bin" / "python", "-c", PREDICT, tmp_path / "ours.json", plain]
     ours, theirs = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout)
-    assert ours == theirs
+    # The server adds 32-bit sums in the order in which they come, with plain XGBoost as well.
+    assert max(abs(one - other) for one, other in zip(ours, theirs, strict=True)) < 1e-5
     assert len(set(ours)) > 5
     for party in ("bob", "carol"):
         logs = shell(net, tmp_path, f"coterie job logs trees --domain {party} --no-prefix").stdout

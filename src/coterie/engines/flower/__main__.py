@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -89,7 +88,7 @@ def serve(task: FlowerTask, app: Path, folder: Path, started: Programs) -> None:
     port = task.superlink_port
     options = ("--insecure", "--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation")
     started.start("superlink", [str(_BIN / "flower-superlink"), *options], output=False)
-    if not programs.until(lambda: started.ended() is not None or _listens(port), START_SECONDS):
+    if not programs.until(lambda: started.ended() is not None or programs.listens(port), START_SECONDS):
         raise FlowerFailed("the SuperLink does not start")
     _look(started)
     side = LinkSide(Upstream(f"127.0.0.1:{port}", partner=False), task.owners)
@@ -218,14 +217,6 @@ def _environment(folder: Path) -> dict[str, str]:
         FLWR_DISABLE_UPDATE_CHECK="1",
         NO_COLOR="1",
     )
-
-
-def _listens(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -86,6 +87,15 @@ def until(happened: Callable[[], bool], seconds: float, pause: float = 0.2) -> b
             return True
         waiting.wait(pause)
     return happened()
+
+
+def listens(port: int) -> bool:
+    """Whether somebody takes connections there, on loopback."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
 
 
 def fail(sentence: str, status: int) -> int:

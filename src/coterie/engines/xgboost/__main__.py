@@ -25,7 +25,7 @@ from coterie.engines.xgboost.task import XgboostTask, parse
 
 START_SECONDS = 180.0
 LOST_SECONDS = 60.0
-_PATH = "/coterie/done"
+_READY, _DONE = "/coterie/ready", "/coterie/done"
 _PACKAGE = "coterie.engines.xgboost"
 
 
@@ -62,16 +62,23 @@ def run(task: XgboostTask, folder: Path, started: Programs) -> None:
     if task.server == task.own:
 
         def answer(call: HttpCall) -> HttpReply:
-            if call.method != "POST" or call.path != _PATH:
-                return HttpReply(404)
             if call.source not in task.owners:
                 return HttpReply(403)
+            if call.path == _READY:
+                return HttpReply(200 if programs.listens(task.port) else 503)
+            if call.path != _DONE:
+                return HttpReply(404)
             done.add(call.source)
             return HttpReply(200)
 
         http_relay.serve("", task.done_port, answer)
         words = [sys.executable, "-P", "-m", f"{_PACKAGE}.server", str(len(task.owners)), str(task.port)]
         started.start("server", words)
+        if not programs.until(lambda: started.ended() is not None or programs.listens(task.port), START_SECONDS):
+            raise TrainingFailed("the server of XGBoost does not start")
+        _look(started)
+    else:
+        ask(task, _READY, START_SECONDS)  # a worker does not wait for its server
     if task.table:
         work(task, folder, started)
     if task.server == task.own:
@@ -80,7 +87,7 @@ def run(task: XgboostTask, folder: Path, started: Programs) -> None:
             _look(started)
             time.sleep(0.2)
     else:
-        tell(task)
+        ask(task, _DONE, LOST_SECONDS)  # the server waits until nobody needs it
 
 
 def work(task: XgboostTask, folder: Path, started: Programs) -> None:
@@ -108,14 +115,14 @@ def work(task: XgboostTask, folder: Path, started: Programs) -> None:
     started.forget("worker")
 
 
-def tell(task: XgboostTask) -> None:
-    """The server waits until nobody needs it."""
+def ask(task: XgboostTask, path: str, seconds: float) -> None:
+    """Until the launcher of the server says yes."""
     server = Upstream(task.done_endpoint, partner=True)
-    deadline, reason = time.monotonic() + LOST_SECONDS, ""
+    deadline, reason = time.monotonic() + seconds, ""
     while time.monotonic() < deadline:
         try:
             # The header is written by the gateways; without gateways, in tests, it is ours.
-            reply = server.call("POST", _PATH, headers={SOURCE_HEADER: task.own})
+            reply = server.call("POST", path, headers={SOURCE_HEADER: task.own})
             if reply.status == 200:
                 return
             reason = f"HTTP status {reply.status}"
