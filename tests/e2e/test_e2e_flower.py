@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -148,8 +149,7 @@ def test_code_comes_from_the_own_image_only(net: Net, tmp_path: Path) -> None:
         shutil.copytree(APPS / "logistic", tmp_path / party / "app")
     changed = tmp_path / "alice" / "app" / "logistic" / "client_app.py"
     changed.write_text(changed.read_text() + "\nprint('CODE OF ALICE', flush=True)\n")
-    listed = shell(net, tmp_path, "coterie engine ls flower --domain alice -o json")
-    appimage = json.loads(listed.stdout)
+    appimage = copy.deepcopy(FLOWER.made())
     appimage["metadata"] = {"name": "own-app"}
     appimage["spec"]["image"] = {"name": "own-app", "tag": "1.0"}
     (container,) = appimage["spec"]["deployTemplates"][0]["spec"]["containers"]
@@ -162,13 +162,15 @@ def test_code_comes_from_the_own_image_only(net: Net, tmp_path: Path) -> None:
         add = f"coterie image add own-app:1.0 --command {PLACE}/bin/python {words} --domain {party}"
         made = shell(net, tmp_path, f"{add}\ncoterie engine add own-app.json --domain {party}")
         assert made.returncode == 0, made.stdout + made.stderr
-    (text,) = re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)
-    question = json.loads(text)
-    del question["app"]
-    for party in ("bob", "carol"):
-        table = question["inputs"][party]
-        grant = f"coterie data grant {table} alice --columns age,pressure,ill --component own-app --domain {party}"
-        assert shell(net, tmp_path, grant).returncode == 0
+    inputs = {party: f"own-{party}" for party in PARTIES}
+    for party, table in inputs.items():
+        (tmp_path / f"{table}.csv").write_text("age,ill\n20,0\n30,1\n40,0\n50,1\n")
+        script = f"coterie data add {table}.csv --domain {party}"
+        if party != "alice":
+            script += f"\ncoterie data grant {table} alice --columns age,ill --component own-app --domain {party}"
+        added = shell(net, tmp_path, script)
+        assert added.returncode == 0, added.stdout + added.stderr
+    question = {"server": "alice", "inputs": inputs, "config": {"features": "age", "label": "ill"}}
     (tmp_path / "own.json").write_text(json.dumps(question))
     words = "coterie job run --engine own-app --parties alice,bob,carol --domain alice --name own --input @own.json"
     refused = shell(net, tmp_path, words)
