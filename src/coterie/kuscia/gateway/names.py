@@ -52,6 +52,7 @@ PTP_SESSION = "x-ptp-session-id"
 PTP_SOURCE_NODE = "x-ptp-source-node-id"
 PTP_SOURCE_INSTITUTION = "x-ptp-source-inst-id"
 PTP_TARGET_NODE = "x-ptp-target-node-id"
+NODE_ID = "x-node-id"
 CHANNEL_PATH = "/v1/interconn/chan/"
 
 # ---- headers between the gateways of one domain ----

@@ -17,6 +17,7 @@ from coterie.base.secret import SecretValue
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types import network
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.types.domain import BFIA_PROTOCOL
 from coterie.kuscia.gateway.addresses import KeyPair, SocketAddress
 from coterie.kuscia.gateway.model import (
     Affinity,
@@ -179,6 +180,7 @@ def route_of(
         headers=tuple(sorted((spec.get("requestHeadersToAdd") or {}).items())),
         body_encryption=str((spec.get("bodyEncryption") or {}).get("algorithm") or ""),
         aliases=tuple(aliases),
+        bfia=spec.get("interConnProtocol") == BFIA_PROTOCOL,
     )
 
 

@@ -52,7 +52,7 @@ from coterie.kuscia.gateway.egress import (
     sender,
     ways,
 )
-from coterie.kuscia.gateway.identity import about, access_of_domains, without_secrets
+from coterie.kuscia.gateway.identity import about, access_of_anyone, access_of_domains, without_secrets
 from coterie.kuscia.gateway.model import (
     BfiaInbox,
     DomainService,
@@ -281,36 +281,38 @@ def _functions_host(inputs: SnapshotInputs, inbox: FunctionsInbox) -> Json:
     """For listed partners, which speak for themselves; the table of our own pods does not have it. No call is long: it is answered when it is on the
     bus. Who else asks learns as little as about any other name."""
     action = send_to(_FUNCTION_CALL_SECONDS, FUNCTIONS) | {"timeout": seconds(_FUNCTION_CALL_SECONDS)}
-    return _inbox_host(inputs, FUNCTIONS_SERVICE, inbox.callers, (FUNCTION_CALLS_PATH, FUNCTION_REPLIES_PATH), action)
+    paths = (FUNCTION_CALLS_PATH, FUNCTION_REPLIES_PATH)
+    return _inbox_host(inputs, FUNCTIONS_SERVICE, _inbox_routes(inbox.callers, paths, action))
 
 
 def _evidence_host(inputs: SnapshotInputs, inbox: EvidenceInbox) -> Json:
     """As the inbox of functions, for partners' control planes."""
     action = send_to(_CHECKPOINT_SECONDS, EVIDENCE) | {"timeout": seconds(_CHECKPOINT_SECONDS)}
-    return _inbox_host(inputs, EVIDENCE_SERVICE, inbox.callers, EVIDENCE_PATHS, action)
+    return _inbox_host(inputs, EVIDENCE_SERVICE, _inbox_routes(inbox.callers, EVIDENCE_PATHS, action))
 
 
 def _bfia_host(inputs: SnapshotInputs, inbox: BfiaInbox) -> Json:
     """As the inbox of functions, for partners whose Domain says that they speak BFIA."""
+    return _inbox_host(inputs, SCHEDULER_SERVICE, _bfia_routes(inbox.callers))
+
+
+def _bfia_routes(callers: Iterable[str]) -> list[Json]:
     action = send_to(_SCHEDULE_SECONDS, BFIA) | {"timeout": seconds(_SCHEDULE_SECONDS)}
-    return _inbox_host(inputs, SCHEDULER_SERVICE, inbox.callers, wire.POSTS, action, gets=wire.GETS)
+    return _inbox_routes(callers, wire.POSTS, action, gets=wire.GETS)
 
 
-def _inbox_host(
-    inputs: SnapshotInputs,
-    service: str,
-    callers: Iterable[str],
-    paths: Sequence[str],
-    action: Json,
-    *,
-    gets: Sequence[str] = (),
-) -> Json:
+def _inbox_routes(
+    callers: Iterable[str], paths: Sequence[str], action: Json, *, gets: Sequence[str] = (), besides: Sequence[Json] = ()
+) -> list[Json]:
     asked = [*((path, _POST) for path in paths), *((path, _GET) for path in gets)]
-    routes: list[Json] = [
-        {"match": {"path": path, "headers": [_is(SOURCE, each), _is(ORIGIN, each), method]}, "route": action}
+    return [
+        {"match": {"path": path, "headers": [_is(SOURCE, each), _is(ORIGIN, each), method, *besides]}, "route": action}
         for each in sorted(callers)
         for path, method in asked
     ]
+
+
+def _inbox_host(inputs: SnapshotInputs, service: str, routes: list[Json]) -> Json:
     return {
         "name": service,
         "domains": [f"{service}.{name}.svc" for name in inputs.names],
@@ -331,8 +333,12 @@ _GET = _is(":method", "GET")
 
 def _messages_host(inputs: SnapshotInputs, inbox: TransportInbox) -> Json:
     """For partners that speak for themselves. Taking messages is for our own engines."""
+    return _inbox_host(inputs, TRANSPORT_SERVICE, _messages_routes(inbox.callers))
+
+
+def _messages_routes(callers: Iterable[str], *besides: Json) -> list[Json]:
     paths = (_INVOKE_PATH, CHANNEL_PATH + "transport")
-    return _inbox_host(inputs, TRANSPORT_SERVICE, inbox.callers, paths, send_to(_TRANSPORT_SECONDS, TRANSPORT))
+    return _inbox_routes(callers, paths, send_to(_TRANSPORT_SECONDS, TRANSPORT), besides=besides)
 
 
 def _own_messages_host(inputs: SnapshotInputs, live: frozenset[str]) -> Json:
@@ -517,9 +523,24 @@ def _closed(inputs: SnapshotInputs) -> Json:
     return {
         "name": "closed",
         "domains": ["*"],
-        "routes": [{"match": ALL, **NOT_OPENED}, {"match": {"connect_matcher": {}}, "route": connect}],
+        "routes": [
+            *_by_path(inputs),
+            {"match": ALL, **NOT_OPENED},
+            {"match": {"connect_matcher": {}}, "route": connect},
+        ],
         "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(())},
     }
+
+
+def _by_path(inputs: SnapshotInputs) -> list[Json]:
+    """A partner that is known by its certificate alone calls us by our address: BFIA has paths, and no names of services."""
+    known = {route.source for route in inputs.inbound if route.by_certificate and not inputs.relayed(route)}
+    made: list[Json] = []
+    if inputs.bfia is not None:
+        made += _bfia_routes(known & inputs.bfia.callers)
+    if inputs.transport is not None:
+        made += _messages_routes(known & inputs.transport.callers, _is(PTP_TARGET_NODE, inputs.domain))
+    return [each | {"typed_per_filter_config": {ACCESS_FILTER: access_of_anyone()}} for each in made]
 
 
 def _nowhere(inputs: SnapshotInputs) -> Json:
