@@ -8,7 +8,7 @@ JOBS ?= $(shell scripts/test-workers)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup kubectl servers runtimes demo psi secretflow secretflow-image mpyc psi-or-skip secretflow-or-skip mpyc-or-skip hashes sbom protos fuzz
-.PHONY: console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores functions-kills functions-rows gpu bench clean help
+.PHONY: console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores functions-kills functions-rows bfia bfia-conversations gpu bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -125,6 +125,12 @@ kafka: $(STAMP)  ## functions on a real Apache Kafka: gets a broker (Maven, Java
 CALLS ?= 10000
 functions-kills: $(STAMP)  ## CALLS=10000 calls through a chain of three functions on a node while its processes are killed (minutes; COTERIE_KAFKA=1: on Kafka too)
 	COTERIE_KILL_CALLS=$(CALLS) COTERIE_KILL_EVERY=100 $(BIN)/pytest -q -s --timeout 3600 tests/e2e/test_e2e_functions_kills.py
+
+bfia: $(STAMP)  ## jobs with a BFIA partner of another vendor, also with one that is lost for good (eight minutes)
+	COTERIE_BFIA_LONG=1 $(BIN)/pytest -q -rs --timeout 900 tests/e2e/test_e2e_bfia.py
+
+bfia-conversations: $(STAMP)  ## record anew what a node and a BFIA partner say to each other; read the difference before you commit it
+	COTERIE_BFIA_RECORD=tests/kuscia/bfia $(BIN)/pytest -q --timeout 300 tests/e2e/test_e2e_bfia.py
 
 functions-rows: $(STAMP)  ## the acceptance rows of functions on a node, those with figures too (C-27; C-62 with ten starts): on a machine without other work
 	COTERIE_ROW_STARTS=10 $(BIN)/pytest -q -s --timeout 600 tests/e2e/test_e2e_functions.py

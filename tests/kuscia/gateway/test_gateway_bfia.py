@@ -139,14 +139,14 @@ async def test_it_speaks_for_itself_and_reaches_nothing_else(alice: Domain) -> N
 
 
 @pytest.mark.parametrize(
-    ("spoken", "how", "token", "known"),
+    ("spoken", "how", "encryption", "known"),
     [("bfia", "MTLS", "", True), ("kuscia", "MTLS", "", False), ("bfia", "None", "", False), ("bfia", "MTLS", "AES", False)],
 )  # fmt: skip
 async def test_only_a_route_that_says_so_lets_in_without_a_token(
-    alice: Domain, spoken: str, how: str, token: str, known: bool
+    alice: Domain, spoken: str, how: str, encryption: str, known: bool
 ) -> None:
     spec: dict[str, Any] = {"source": "bob", "destination": "alice", "authenticationType": how}
-    spec |= {"interConnProtocol": spoken} | ({"bodyEncryption": {"algorithm": token}} if token else {})
+    spec |= {"interConnProtocol": spoken} | ({"bodyEncryption": {"algorithm": encryption}} if encryption else {})
     (known_route,) = [each for each in alice.inputs.routes if each.source == "bob"]
     made = route_of({"metadata": {"namespace": "alice"}, "spec": spec}, certificates=known_route.certificates)
     rules, _ = auth_config(replace(alice.inputs, routes=(made,)))  # type: ignore[arg-type]
