@@ -91,6 +91,7 @@ class RealCluster:
             "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{etcd}", "--bind-address=127.0.0.1", f"--secure-port={secure}",
             f"--tls-cert-file={serving.certificate_path}", f"--tls-private-key-file={serving.key_path}",
             f"--client-ca-file={where / 'ca.crt'}", "--authorization-mode=Node,RBAC", "--endpoint-reconciler-type=none",
+            "--kubelet-preferred-address-types=InternalIP",
             "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={where / 'sa.key'}",
             f"--service-account-signing-key-file={where / 'sa.key'}", "--service-cluster-ip-range=10.96.0.0/16",
             f"--kubelet-client-certificate={kubelet.certificate_path}", f"--kubelet-client-key={kubelet.key_path}",

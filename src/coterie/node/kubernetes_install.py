@@ -44,27 +44,24 @@ _LEFT_OUT = frozenset(
 
 CONTROLLER_RULES: Final = (
     f"READ | {crds.GROUP} | *",
-    f"WRITE | {crds.GROUP} | *",
+    f"create delete patch update | {crds.GROUP} | *",
     "READ | coterie.io | dnses",
-    "READ | core | namespaces nodes pods services configmaps serviceaccounts resourcequotas endpoints",
-    "READ | core | persistentvolumes persistentvolumeclaims",
-    "READ | discovery.k8s.io | endpointslices",
-    "READ | networking.k8s.io | ingresses",
+    "READ | core | configmaps endpoints namespaces nodes persistentvolumeclaims persistentvolumes pods resourcequotas",
+    "READ | core | serviceaccounts services",
     "READ | apps | deployments",
+    "READ | autoscaling | horizontalpodautoscalers",
     "READ | policy | poddisruptionbudgets",
     "READ | storage.k8s.io | storageclasses",
-    f"READ | {_RBAC} | rolebindings clusterrolebindings",
+    f"READ | {_RBAC} | clusterrolebindings rolebindings",
     "create patch | core | namespaces",
-    "create delete patch update | core | pods services configmaps",
-    "create delete patch | core | serviceaccounts resourcequotas",
-    "create delete patch update | apps | deployments",
+    "create delete patch | core | pods serviceaccounts resourcequotas",
+    "create delete patch update | core | configmaps services",
+    "create delete update | apps | deployments",
     "create | core | pods/binding serviceaccounts/token",
-    "patch | core | pods/status",
+    "patch | core | persistentvolumeclaims pods/status",
     "get | core | pods/log",
     "create patch | core | events",
-    "create patch | events.k8s.io | events",
-    "patch update | networking.k8s.io | ingresses/status",
-    f"create delete patch | {_RBAC} | rolebindings clusterrolebindings",
+    f"create delete patch | {_RBAC} | clusterrolebindings rolebindings",
 )
 LEASE_RULES: Final = ("create get update | coordination.k8s.io | leases",)
 """In `cross-domain`: who runs the controllers."""
@@ -153,13 +150,15 @@ def _aggregated() -> Iterator[Object]:
 def _policies(namespace: str) -> Iterator[Object]:
     user = f"system:serviceaccount:{namespace}:{ACCOUNT}"
     has_label = f"has(%s.metadata.labels) && '{KUSCIA_DOMAIN_NAME}' in %s.metadata.labels"
+    of_node = f"has(%s.metadata.labels) && '{KUSCIA_NODE_NAMESPACE}' in %s.metadata.labels"
     yield from _policy(
         WRITE_POLICY,
         [
-            _rule("", ["*"], "*"),
-            _rule("apps", ["deployments"], "*"),
-            _rule(_RBAC, ["*"], "*"),
-            _rule("networking.k8s.io", ["*"], "*"),
+            # With subresources: a token of an account in another namespace would be that account.
+            _rule("", ["*/*"], "*"),
+            _rule("apps", ["*/*"], "*"),
+            _rule(_RBAC, ["*/*"], "*"),
+            _rule("coordination.k8s.io", ["*/*"], "*"),
         ],
         [("by-the-controllers", f"request.userInfo.username == '{user}'")],
         [
@@ -167,6 +166,11 @@ def _policies(namespace: str) -> Iterator[Object]:
                 "request.resource.resource != 'namespaces' || (oldObject != null ? "
                 f"{_of('oldObject', has_label)} : {_of('object', has_label)})",
                 "the controllers of Coterie change namespaces of domains only (label " + KUSCIA_DOMAIN_NAME + ")",
+            ),
+            (
+                f"!(request.resource.resource == 'nodes' || (has(request.namespace) && request.namespace == '{_NODE_LEASES}')) || "
+                f"((object == null || {_of('object', of_node)}) && (oldObject == null || {_of('oldObject', of_node)}))",
+                f"the agent of Coterie writes Nodes and Leases with the label {KUSCIA_NODE_NAMESPACE} only",
             ),
             (
                 # Nodes, of an agent; events about objects of the cluster are in `default`.

@@ -43,6 +43,11 @@ def restrict(top: Block, made: NodeSettings) -> NodeSettings:
         raise top.block("gateway").refused(
             "enabled", "cannot be false with apiServer.kubeconfig: partners come in by the gateway"
         )
+    if made.gateway.ingress is not None:
+        raise top.block("gateway").refused(
+            "ingress",
+            "cannot be used with apiServer.kubeconfig: the cluster's own ingress controllers serve its Ingresses",
+        )
     agent = made.agent
     if agent is not None:
         if not top.block("agent").flag("taint", True):
@@ -55,6 +60,7 @@ def restrict(top: Block, made: NodeSettings) -> NodeSettings:
     return replace(
         made,
         api=replace(made.api, kubeconfig=way if way == IN_CLUSTER else str(Path(way).expanduser().absolute())),
+        gateway=replace(made.gateway, functions=False),
         agent=agent,
         only_namespace=made.domain if agent is not None else "",
         functions=replace(made.functions, enabled=False),
