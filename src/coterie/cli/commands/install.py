@@ -7,6 +7,6 @@ Prepare a Kubernetes cluster for a control plane that works with the cluster's o
 (`apiServer.kubeconfig` in its configuration).
 
 Examples:
-  coterie install kubernetes --print > install.yaml
+  coterie install kubernetes --print
   coterie install kubernetes --apply --kubeconfig admin.kubeconfig
 """
