@@ -373,16 +373,18 @@ class Domain:
 
 
 class Net:
-    def __init__(self, root: Path, topology: str, names: Sequence[str], kubectl_version: str) -> None:
-        self.root, self.topology = root, topology
+    def __init__(
+        self, root: Path, topology: str, names: Sequence[str], kubectl_version: str, master: str = ""
+    ) -> None:
+        self.root, self.topology, self.master = root, topology, master
         work = root.with_name(root.name + "-work")
         work.mkdir(parents=True, exist_ok=True)
-        layout.choose(root, topology, list(names))
+        layout.choose(root, topology, list(names), master)
         _move(root)
         chosen = layout.members(root)
         self.domains = {each.domain: Domain(each, kubectl_version, work) for each in chosen}
         for each in self.domains.values():
-            each.plane = self.domains[layout.MASTER] if each.settings.mode == "lite" else each
+            each.plane = self.domains[master or layout.MASTER] if each.settings.mode == "lite" else each
 
     @property
     def planes(self) -> list[Domain]:
@@ -404,7 +406,7 @@ class Net:
         names = [each.name for each in self.domains.values() if each.settings.mode != "master"]
         command = [
             sys.executable, "-m", "coterie", "up", "--topology", self.topology, "--root", str(self.root),
-            "--domains", ",".join(names), "--wait", str(_UP_SECONDS),
+            "--domains", ",".join(names), "--wait", str(_UP_SECONDS), *(("--master", self.master) if self.master else ()),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=_UP_SECONDS + 30)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -507,10 +509,15 @@ def _claim_slot() -> int:
 
 @contextlib.contextmanager
 def network(
-    root: Path, topology: str, *names: str, kubectl: str = "", settings: Mapping[str, Mapping[str, Any]] | None = None
+    root: Path,
+    topology: str,
+    *names: str,
+    kubectl: str = "",
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    master: str = "",
 ) -> Iterator[Net]:
-    """`settings`: by domain, what its configuration says besides; under "" for all of them."""
-    net = Net(root, topology, names, kubectl)
+    """`settings`: by domain, what its configuration says besides; under "" for all of them. `master`: of a center's."""
+    net = Net(root, topology, names, kubectl, master)
     try:
         for each in net.domains:
             for more in ((settings or {}).get(""), (settings or {}).get(each)):
