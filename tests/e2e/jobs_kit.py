@@ -373,9 +373,7 @@ class Domain:
 
 
 class Net:
-    def __init__(
-        self, root: Path, topology: str, names: Sequence[str], kubectl_version: str, master: str = ""
-    ) -> None:
+    def __init__(self, root: Path, topology: str, names: Sequence[str], kubectl_version: str, master: str = "") -> None:
         self.root, self.topology, self.master = root, topology, master
         work = root.with_name(root.name + "-work")
         work.mkdir(parents=True, exist_ok=True)
@@ -509,15 +507,10 @@ def _claim_slot() -> int:
 
 @contextlib.contextmanager
 def network(
-    root: Path,
-    topology: str,
-    *names: str,
-    kubectl: str = "",
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
-    master: str = "",
+    root: Path, topology: str, *names: str, kubectl: str = "", settings: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Iterator[Net]:
-    """`settings`: by domain, what its configuration says besides; under "" for all of them. `master`: of a center's."""
-    net = Net(root, topology, names, kubectl, master)
+    """`settings`: by domain, what its configuration says besides; under "" for all of them."""
+    net = Net(root, topology, names, kubectl)
     try:
         for each in net.domains:
             for more in ((settings or {}).get(""), (settings or {}).get(each)):

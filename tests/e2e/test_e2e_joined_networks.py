@@ -11,18 +11,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import kubectl_runner
 import pytest
-from jobs_kit import Domain, Net, job, network, task, until
+from jobs_kit import Domain, Net, job, task, until
 from network_kit import Hand
 from puppets import Puppets
 
+from coterie.cli import network as layout
 from coterie.kuscia.routes import model
+from coterie.node.config import NetworkConfig
 
 pytestmark = [pytest.mark.xdist_group("e2e-joined-networks"), pytest.mark.timeout(600)]
 PARTIES = {"alice": "east", "bob": "west", "carol": "carol"}
@@ -98,19 +100,34 @@ def puppets() -> Iterator[Puppets]:
 def joined(tmp_path_factory: pytest.TempPathFactory, puppets: Puppets) -> Iterator[Joined]:
     home = tmp_path_factory.mktemp("joined-networks")
     kubectl = kubectl_runner.chosen()[-1]
-    with ExitStack() as stack:
-        nets = {}
-        for domain, master in PARTIES.items():
-            center: dict[str, Any] = {"master": master} if master != domain else {}
-            topology = "center" if center else "p2p"
-            nets[master] = stack.enter_context(network(home / f"of-{master}", topology, domain, kubectl=kubectl, **center))
-            puppets.watch(nets[master].root)
-            nets[master].register(puppets.image())
-        made = Joined(home, nets)
-        made.introduce()
-        made.reached()
-        yield made
-        assert [line for net in nets.values() for each in net.domains.values() for line in each.complaints()] == []
+    nets = {}
+    for number, (domain, master) in enumerate(PARTIES.items()):
+        lite = master != domain
+        nets[master] = Net(
+            home / f"of-{master}", "center" if lite else "p2p", [domain], kubectl, master=master if lite else ""
+        )
+        nets[master].configure(domain, _ranges(number + 4, lite=lite))
+    with ThreadPoolExecutor(len(nets)) as pool:
+        try:
+            list(pool.map(Net.up, nets.values()))
+            for net in nets.values():
+                puppets.watch(net.root)
+                net.register(puppets.image())
+            made = Joined(home, nets)
+            made.introduce()
+            made.reached()
+            yield made
+            assert [line for net in nets.values() for each in net.domains.values() for line in each.complaints()] == []
+        finally:
+            list(pool.map(Net.down, nets.values()))
+
+
+def _ranges(number: int, *, lite: bool) -> dict[str, Any]:
+    """Addresses of pods that none of the other networks has: they are made before any of them runs."""
+    pods = layout.pod_range(number)
+    if lite:
+        return {"agent": {"podCIDR": NetworkConfig(pods).first_node}}
+    return {"network": {"podCIDR": pods, "serviceCIDR": layout.service_range(number)}}
 
 
 def test_parties_of_all_three_compute_together(joined: Joined, puppets: Puppets) -> None:

@@ -47,7 +47,7 @@ Examples:
 """
 _ACTIONS = ("ls", "list", "add", "token", "cert", "rm")
 _DOMAIN = DOMAINS.as_dynamic
-_COLUMNS = ("NAME", "ROLE", "MASTER", "NODES", "CERTIFICATE", "ENDS", "TOKEN")
+_COLUMNS = ("NAME", "ROLE", "NODES", "CERTIFICATE", "ENDS", "TOKEN", "MASTER")
 _TIMEOUT = 10.0
 _POLL_SECONDS = 0.1
 
@@ -117,11 +117,11 @@ async def _list(session: CliSession, args: argparse.Namespace, own: str) -> int:
         (
             each["name"],
             each["role"],
-            each["master"] or "<none>",
             f"{each['nodesReady']}/{each['nodes']}" if each["nodes"] else "<none>",
             each["fingerprint"][:16] or "<none>",
             each["certificateEnds"][:10] or "<none>",
             "unused" if each["tokenUnused"] else "<none>",
+            each["master"] or "<none>",
         )
         for each in entries
     ]
@@ -190,7 +190,8 @@ async def _add(session: CliSession, args: argparse.Namespace, own: str) -> int:
     if args.partner:
         ours = "OUR-DOMAIN" if args.master else own
         session.app.say(f"Next: coterie route add {ours} {name} --endpoint https://HOST-OF-{name.upper()}:1080 --both")
-        session.app.say(f"What {name} begins waits for your approval; accept it with `coterie policy allow {name}`")
+        asked = args.master or name
+        session.app.say(f"What {name} begins waits for your approval; accept it with `coterie policy allow {asked}`")
         return 0
     return await _token(session, args, own)
 
