@@ -20,7 +20,14 @@ from coterie.base.paths import DomainPaths
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.kuscia.routes import check, probe, reachability
-from coterie.kuscia.routes.facts import Certificate, CheckOutcome, MasterLink, RouteCheckFacts, RouteFacts, ServiceCheck
+from coterie.kuscia.routes.facts import (
+    Certificate,
+    CheckOutcome,
+    ControlPlaneLink,
+    RouteCheckFacts,
+    RouteFacts,
+    ServiceCheck,
+)
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -58,14 +65,14 @@ def test_a_good_route():
 WRONG = [
     (
         "no-master",
-        {"masters": MasterLink("hq", "west", known=False)},
+        {"masters": ControlPlaneLink("hq", "west", known=False)},
         "masters",
         "knows no domain west",
         "coterie domain add west --partner",
     ),
     (
         "masters-apart",
-        {"masters": MasterLink("hq", "west", known=True, there=LATE, back=READY)},
+        {"masters": ControlPlaneLink("hq", "west", known=True, there=LATE, back=READY)},
         "masters",
         "hq -> west is not ready",
         "coterie route check hq west",
@@ -145,7 +152,7 @@ def test_each_thing_that_can_be_wrong(change, step, said, advice):
     assert not check.sound(findings)
 
 
-MASTERS = MasterLink("hq", "west", known=True, there=READY, back=READY)
+MASTERS = ControlPlaneLink("hq", "west", known=True, there=READY, back=READY)
 NO_FAULT = [
     ("masters", {"masters": MASTERS}, "masters", CheckOutcome.OK, "hq and west reach each other"),
     (

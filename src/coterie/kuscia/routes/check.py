@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from coterie.kuscia.gateway.handshake.messages import TokenState
-from coterie.kuscia.routes.facts import CheckOutcome, Finding, MasterLink, RouteCheckFacts, RouteFacts
+from coterie.kuscia.routes.facts import CheckOutcome, Finding, ControlPlaneLink, RouteCheckFacts, RouteFacts
 
 CLOCK_WARNING = 60.0
 """Seconds. A request for registration is refused at 300, a handshake at 900."""
@@ -334,7 +334,7 @@ def _masters(facts: RouteCheckFacts) -> Iterator[Finding]:
         yield Finding("masters", CheckOutcome.OK, f"the control planes {ours} and {link.theirs} reach each other")
 
 
-def _pairs(link: MasterLink, ours: str) -> tuple[tuple[tuple[str, str], RouteFacts | None], ...]:
+def _pairs(link: ControlPlaneLink, ours: str) -> tuple[tuple[tuple[str, str], RouteFacts | None], ...]:
     return (((ours, link.theirs), link.there), ((link.theirs, ours), link.back))
 
 

@@ -52,7 +52,7 @@ class RouteFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class MasterLink:
+class ControlPlaneLink:
     """The routes between our control plane and the one that serves a partner's domain: jobs and grants go that way, calls of
     engines do not."""
 
@@ -83,7 +83,7 @@ class RouteCheckFacts:
     route: RouteFacts | None = None
     known_domains: tuple[str, ...] = ()
     """Of the two ends, those that have a Domain object here."""
-    masters: MasterLink | None = None
+    masters: ControlPlaneLink | None = None
     """None: the route itself is that of the two control planes, or both ends have the same one."""
     host: str = ""
     port: int = 0

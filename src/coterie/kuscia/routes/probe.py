@@ -42,7 +42,7 @@ from coterie.kuscia.interconn.follower_status import (
     problem_sentences,
 )
 from coterie.kuscia.routes import model
-from coterie.kuscia.routes.facts import Certificate, MasterLink, RouteCheckFacts, RouteFacts, ServiceCheck
+from coterie.kuscia.routes.facts import Certificate, ControlPlaneLink, RouteCheckFacts, RouteFacts, ServiceCheck
 from coterie.kuscia.routes.reachability import HANDSHAKE, REVISION, node_socket
 
 _EVENTS = Kind.dynamic(builtin("events"))
@@ -109,7 +109,7 @@ async def _route(client: Client, source: str, destination: str) -> ClusterDomain
 
 async def _masters(
     client: Client, asked: ProbeRequest, domains: Mapping[str, Domain | None], now: datetime
-) -> MasterLink | None:
+) -> ControlPlaneLink | None:
     """None unless one end is ours, the other a partner's, and one of them is served by a control plane of another name."""
     partner = next((name for name, found in domains.items() if is_partner(found)), "")
     own = next((name for name, found in domains.items() if is_own(found)), "")
@@ -124,7 +124,7 @@ async def _masters(
     known = theirs == partner or await _domain(client, theirs) is not None
     there = await _route(client, ours, theirs) if ours else None
     back = await _route(client, theirs, ours) if ours else None
-    return MasterLink(
+    return ControlPlaneLink(
         ours, theirs, known, *(route_facts(each, now) if each is not None else None for each in (there, back))
     )
 
