@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from coterie.kuscia.gateway.handshake.messages import TokenState
-from coterie.kuscia.routes.facts import CheckOutcome, Finding, ControlPlaneLink, RouteCheckFacts, RouteFacts
+from coterie.kuscia.routes.facts import CheckOutcome, ControlPlaneLink, Finding, RouteCheckFacts, RouteFacts
 
 CLOCK_WARNING = 60.0
 """Seconds. A request for registration is refused at 300, a handshake at 900."""
