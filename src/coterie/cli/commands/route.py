@@ -37,8 +37,8 @@ it. Both control planes need the route; the source also needs the address of the
   add SOURCE DESTINATION     create or change a route; with --both also the reverse route, for calls from the other side
   ls                         list routes, whether they are ready, and why not
   rm SOURCE DESTINATION      remove a route
-  check SOURCE DESTINATION   test step by step: name, TCP, TLS, certificate, gateway, clock, token, routes between the two
-                             control planes, service
+  check SOURCE DESTINATION   test step by step: name, TCP, TLS, certificate, gateway, clock, token, routes between the
+                             two control planes, service
 
 Examples:
   coterie route add alice bob --endpoint https://10.0.0.2:1080 --both
