@@ -8,7 +8,7 @@ JOBS ?= $(shell scripts/test-workers)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup kubectl servers runtimes demo psi secretflow secretflow-image mpyc psi-or-skip secretflow-or-skip mpyc-or-skip hashes sbom protos fuzz
-.PHONY: console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores functions-kills functions-rows bfia bfia-conversations gpu bench clean help
+.PHONY: console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores functions-kills functions-rows bfia bfia-conversations joined gpu bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -104,7 +104,7 @@ USER_TESTS := $(addprefix tests/kube/agent/runp/test_runp_,network.py users.py i
 test-user: $(STAMP) psi-or-skip secretflow-or-skip  ## the tests of pods and networks; as an ordinary user they take another way than as root
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup -k 'not (secretflow and flight)' $(USER_TESTS)
 
-kubernetes: setup  ## kube-controller-manager and kube-scheduler of Kubernetes against our API server (builds them with Go)
+kubernetes: setup  ## Kubernetes' own controllers on our API server, ours on a real kube-apiserver, the Helm chart (builds them with Go)
 	@scripts/get-kubernetes
 	COTERIE_REAL_KUBERNETES=1 $(BIN)/pytest -q tests/real_kubernetes
 
@@ -134,6 +134,9 @@ bfia-conversations: $(STAMP)  ## record anew what a node and a BFIA partner say 
 
 functions-rows: $(STAMP)  ## the acceptance rows of functions on a node, those with figures too (C-27; C-62 with ten starts): on a machine without other work
 	COTERIE_ROW_STARTS=10 $(BIN)/pytest -q -s --timeout 600 tests/e2e/test_e2e_functions.py
+
+joined: $(STAMP)  ## two networks with a master each and an autonomy domain; one master is away for a minute
+	COTERIE_AWAY_SECONDS=60 $(BIN)/pytest -q --timeout 600 tests/e2e/test_e2e_joined_networks.py
 
 gpu:  ## tests of GPUs, as root on a machine that has one; packages come from .gpu-wheels (scripts/get-gpu-wheels)
 	@tests/gpu/run
