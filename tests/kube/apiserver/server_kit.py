@@ -186,7 +186,7 @@ class Api:
 
 
 def _store(clock: VirtualClock) -> Any:
-    """`COTERIE_API_STORE=postgresql` (or etcd): on a real one (`make stores`)."""
+    """`COTERIE_API_STORE=postgresql` (or etcd, mysql): on a real one (`make stores`)."""
     kind = os.environ.get("COTERIE_API_STORE", "")
     return shared_store(fresh_address(kind, lasting_server(kind))) if kind else MemoryStore(clock=clock)
 
