@@ -29,6 +29,7 @@ from coterie.kube.store.shared import SharedStore
 TOOLS = Path(__file__).parents[3] / ".tools" / "servers"
 PASSWORD = "pa55:w@rd/ü"
 _BOUND = 60.0
+_MEMORY = 2 * 1024**3
 SHARED = ("postgresql", "etcd", "mysql")
 _names = count(1)
 
@@ -126,9 +127,12 @@ def _found(*patterns: str) -> Path | None:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def _folder(*, in_memory: bool = False) -> Iterator[Path]:
     """Writable for the unprivileged user; short, as sockets lie in it."""
-    base = next(each for each in ("/tmp", "/var/tmp", "/dev/shm") if os.stat(each).st_mode & 0o001)
+    places = ["/tmp", "/var/tmp", "/dev/shm"]
+    if in_memory and os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > _MEMORY:
+        places.insert(0, "/dev/shm")
+    base = next(each for each in places if os.stat(each).st_mode & 0o001)
     made = Path(tempfile.mkdtemp(prefix="st-", dir=base))
     try:
         if os.getuid() == 0:
@@ -204,7 +208,7 @@ def mysql_server(*, durable: bool = False) -> Iterator[StoreServer]:
         pytest.skip("no mariadbd: run scripts/get-servers on Debian")
     env = _with_libraries(unpacked, daemon)
     base = unpacked / "usr" if daemon.is_relative_to(unpacked) else Path("/usr")
-    with _folder() as folder:
+    with _folder(in_memory=not durable) as folder:
         data, port = folder / "data", free_port()
         common = ["--no-defaults", f"--basedir={base}", f"--datadir={data}", f"--lc-messages-dir={base}/share/mysql"]
         common += [f"--tmpdir={folder}", "--innodb-buffer-pool-size=64M"]

@@ -45,8 +45,18 @@ class StatementFailed(StoreError):
 
 
 class MysqlStoreConnection:
-    def __init__(self, address: StoreAddress, host: tuple[str, int], *, isolation: str, idle_seconds: int) -> None:
+    def __init__(
+        self,
+        address: StoreAddress,
+        host: tuple[str, int],
+        *,
+        isolation: str,
+        idle_seconds: int,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`tls`: where the address wants it, and one is there already."""
         self._address = address
+        self._tls = tls
         self._host = host
         self._isolation = isolation
         self._idle_seconds = idle_seconds
@@ -78,7 +88,8 @@ class MysqlStoreConnection:
                 autocommit=True,
                 read_timeout=ANSWER_SECONDS,
                 write_timeout=ANSWER_SECONDS,
-                ssl=_tls(self._address),
+                ssl=self._tls or tls_of(self._address),
+                ssl_disabled=not self._address.tls,
                 client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
                 defer_connect=True,
             )
@@ -189,7 +200,8 @@ class MysqlStoreConnection:
                 self._handle = None
 
 
-def _tls(address: StoreAddress) -> ssl.SSLContext | None:
+def tls_of(address: StoreAddress) -> ssl.SSLContext | None:
+    """One for all connections of a session: reading the machine's authorities takes 20 ms."""
     if not address.tls:
         return None
     context = ssl.create_default_context(cafile=address.ca or None)

@@ -16,7 +16,7 @@ from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.store_address import StoreAddress
 from coterie.kube.store import mysql_schema as sql
-from coterie.kube.store.mysql_connection import MysqlStoreConnection, StatementFailed
+from coterie.kube.store.mysql_connection import MysqlStoreConnection, StatementFailed, tls_of
 from coterie.kube.store.mysql_decisions import lease_gone
 from coterie.kube.store.protocol import Compacted, RecordPage, StoreError, StoreEvent, StoreRecord, StoreUnavailable
 from coterie.kube.store.rows import StoreRow, event_of, prefix_end, record_of
@@ -94,8 +94,10 @@ class MysqlSessions(SharedStore):
         """Ours, while this server is the holder."""
 
     async def close(self) -> None:
+        closing = self._opened
         await super().close()
-        self._threads.shutdown(wait=False)
+        if closing:  # who closes it a second time does not wait for the first
+            self._threads.shutdown(wait=False)
 
     # Threads.
 
@@ -133,12 +135,14 @@ class MysqlSessions(SharedStore):
         for host in self._address.hosts:
             made: list[MysqlStoreConnection] = []
             try:
+                tls = await self._in_thread(lambda: tls_of(self._address))
                 for number in range(3 + _READERS):
                     one = MysqlStoreConnection(
                         self._address,
                         host,
                         isolation="REPEATABLE READ" if number else "READ COMMITTED",
                         idle_seconds=_LONG_IDLE_SECONDS if number else _IDLE_SECONDS,
+                        tls=tls,
                     )
                     made.append(one)
                     await self._in_thread(one.connect)
