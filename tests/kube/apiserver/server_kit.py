@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import orjson
+import pytest
 from store_servers_kit import fresh_address, lasting_server, shared_store
 
 from coterie.base.clock import VirtualClock
@@ -183,6 +184,11 @@ class Api:
     @property
     def revision(self) -> int:
         return self.server.state.revision
+
+
+IN_PROCESS = pytest.mark.skipif(
+    bool(os.environ.get("COTERIE_API_STORE")), reason="counts on a store that decides in the same turn of the loop"
+)
 
 
 def _store(clock: VirtualClock) -> Any:
