@@ -206,7 +206,7 @@ def _mysql(rest: str) -> StoreAddress:
         raise StoreAddressError("ca: needs tls=true")
     table = options.pop("table", "")
     if table not in ("", "kine"):
-        raise StoreAddressError("table: only `kine` can be named, to read what Kuscia has written")
+        raise StoreAddressError("table: only `kine` can be named, to migrate from it")
     if options:
         raise StoreAddressError(
             f"unknown options: {', '.join(sorted(options))}; there are tls, ca, passwordFile, table and those of Go's driver"
