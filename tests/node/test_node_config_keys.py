@@ -120,6 +120,7 @@ USED = [
     ("datastoreEndpoint", "postgres://u@h/d", "store.label", "postgresql://h/d", MASTER),
     ("datastoreEndpoint", "mysql://u:p@ss@tcp(h:3306)/d?parseTime=true", "store.label", "mysql://h:3306/d", MASTER),
     ("apiServer.auditPolicy", "policy.yaml", "api.audit_policy", "policy.yaml", MASTER),
+    ("apiServer.kubeconfig", "in-cluster", "api.kubeconfig", "in-cluster", MASTER),
     ("controllers.profile", "standard", "controllers.pod_eviction_seconds", 5, MASTER),
     ("controllers.profile", "quick", "controllers.node_grace_seconds", 6, MASTER),
     ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),
