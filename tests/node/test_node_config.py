@@ -121,7 +121,7 @@ def test_data_proxies(tmp_path: Path) -> None:
     ]
     made = config.parse({"mode": "autonomy", "domainID": "alice", "dataMesh": {"dataProxyList": proxies}}, tmp_path)
     first, second = made.data_mesh.proxies
-    assert (first.endpoint, first.types, first.key_file, first.secure) == ("proxy:8023", ("odps", "hive"), "/k", True)
+    assert (first.endpoint, first.types, first.secure, first.direct) == ("proxy:8023", ("odps", "hive"), True, True)
     assert (second.types, second.secure) == (("dameng",), False)
 
 
@@ -133,7 +133,7 @@ def test_data_proxies(tmp_path: Path) -> None:
         ({"endpoint": "proxy:1"}, "dataSourceTypes: is missing"),
         ({"endpoint": "proxy:1", "dataSourceTypes": ["localfs"]}, "cannot have localfs"),
         ({"endpoint": "proxy:1", "dataSourceTypes": ["odps", "odps"]}, "names the type odps twice"),
-        ({"endpoint": "proxy:1", "dataSourceTypes": ["odps"], "mode": "both"}, "direct or proxy"),
+        ({"endpoint": "proxy:1", "dataSourceTypes": ["odps"], "mode": "both"}, "must be one of direct, proxy"),
         ({"endpoint": "p:1", "dataSourceTypes": ["odps"], "clientTLSConfig": {"certFile": "/c"}}, "belong together"),
         ({"endpoint": "p:1", "dataSourceTypes": ["odps"], "clientTLSConfig": {"caFile": "ca"}}, "whole path"),
     ],

@@ -28,6 +28,8 @@ class DataProxy:
     key_file: str = ""
     secure: bool = False
     """TLS; False: settings of sources go to it in clear text."""
+    direct: bool = False
+    """`mode: direct`, which is said to change nothing: rows pass through the data mesh."""
 
 
 @dataclass(frozen=True, slots=True)

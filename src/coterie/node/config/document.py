@@ -377,8 +377,6 @@ def _data_proxy(block: Block) -> DataProxy:
         raise block.refused("dataSourceTypes", "is missing; it names the types that the proxy opens, such as odps")
     if "localfs" in types:
         raise block.refused("dataSourceTypes", "cannot have localfs: files of this machine are opened here")
-    if block.text("mode", "proxy").lower() not in ("direct", "proxy"):
-        raise block.refused("mode", "must be direct or proxy")
     tls = block.block("clientTLSConfig")
     for key in ("caFile", "certFile", "keyFile"):
         if (named := tls.text(key, "")) and not Path(named).is_absolute():
@@ -390,6 +388,7 @@ def _data_proxy(block: Block) -> DataProxy:
         tls.text("certFile", ""),
         tls.text("keyFile", ""),
         secure=block.raw("clientTLSConfig") is not None,
+        direct=block.choice("mode", "proxy", ("direct", "proxy")) == "direct",
     )
     if bool(made.cert_file) != bool(made.key_file):
         raise tls.refused("certFile", "and keyFile belong together; give both or neither")

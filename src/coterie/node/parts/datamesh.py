@@ -69,6 +69,10 @@ def datamesh_groups(
         traces=GatewayPaths.of(paths).traces_socket if settings.traces.enabled else None,
     )
     for each in chosen.proxies:
+        if each.direct:
+            log.warning(
+                "Rows of a data proxy pass through the data mesh, also with mode: direct", endpoint=each.endpoint
+            )
         if not each.secure:
             log.warning(
                 "Settings of data sources go to a data proxy in clear text; set clientTLSConfig",
