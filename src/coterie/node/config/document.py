@@ -31,7 +31,7 @@ from coterie.kuscia.api.bandwidth import MBIT, BandwidthError, mbit_down, parse_
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
 from coterie.kuscia.kusciaapi.settings import Timeouts
 from coterie.kuscia.transport.settings import QueueLimits
-from coterie.node.config import gateway, images, keys, ports
+from coterie.node.config import gateway, images, keys, kubernetes, ports
 from coterie.node.config.reading import PORTS, PORTS_OR_ANY, Block, ConfigError
 from coterie.node.config.settings import (
     AgentConfig,
@@ -174,6 +174,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         inline_files=section.inline_files,
         notices=(*keys.notices(document, mode), *section.notices),
     )
+    made = kubernetes.restrict(top, made)
     return replace(made, console=_console_apart(made))
 
 
@@ -589,4 +590,5 @@ def _api(block: Block) -> ApiSettings:
         event_ttl_seconds=block.number("eventTTLSeconds", default.event_ttl_seconds, 60),
         audit_log="" if block.is_empty_text("auditLog") else block.text("auditLog", default.audit_log),
         audit_policy=block.text("auditPolicy", default.audit_policy),
+        kubeconfig=block.text("kubeconfig", default.kubeconfig),
     )
