@@ -206,6 +206,8 @@ TESTED_ELSEWHERE = {
     *(path for path in keys.USED if path.startswith("image.")),
     # tests/node/test_node_traces.py
     *(path for path in keys.USED if path.startswith("traces.otlp.") and path != "traces.otlp.endpoint"),
+    # tests/node/test_node_config.py
+    *(path for path in keys.USED if path.startswith("dataMesh.dataProxyList")),
     "gateway.ingress.host",
     "mode",
     "domainKeyData",
