@@ -113,10 +113,11 @@ slurm: setup  ## GPU jobs on a real Slurm: faults, node loss, fifty jobs at once
 
 STORE_API_TESTS = $(addprefix tests/kube/apiserver/test_, $(addsuffix .py, server_create server_update server_delete server_list server_watch \
 	server_apply admission_quotas admission_services))
-stores: setup  ## stores on PostgreSQL and etcd: pauses, many kills, and the API server's own suite on each
+stores: setup  ## stores on PostgreSQL, etcd and MySQL: pauses, many kills, and the API server's own suite on each
 	COTERIE_STORES=1 $(BIN)/pytest -q -n $(JOBS) tests/kube/store tests/kube/apiserver/test_server_two.py
 	COTERIE_API_STORE=postgresql $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
 	COTERIE_API_STORE=etcd $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
+	COTERIE_API_STORE=mysql $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
 
 kafka: $(STAMP)  ## functions on a real Apache Kafka: gets a broker (Maven, Java 17); bus, dispatcher, acceptance rows on a node, kills; one of three brokers dies
 	@scripts/get-kafka
