@@ -16,7 +16,7 @@ from coterie.engines.flower.fleet import COMPLETED, FAILED, FLEET_PATH, STATE_PA
 from coterie.engines.flower.task import parse, toml
 from coterie.engines.launching import http_relay
 from coterie.engines.launching.configuration import BadConfig
-from coterie.engines.launching.http_relay import HttpCall, HttpReply, Upstream
+from coterie.engines.launching.http_relay import HttpCall, HttpReply, RelayTarget
 from coterie.engines.psi import protobytes
 
 PORTS = numbered("fleet", "superlink", "supernode")
@@ -31,7 +31,7 @@ class Link:
         self.calls: list[HttpCall] = []
         self.reply = HttpReply(200, b"yes", {"X-Kept": "1"})
         self.server = http_relay.serve("127.0.0.1", 0, self._answer)
-        self.upstream = Upstream(f"127.0.0.1:{self.server.server_address[1]}", partner=False)
+        self.upstream = RelayTarget(f"127.0.0.1:{self.server.server_address[1]}", partner=False)
 
     def _answer(self, call: HttpCall) -> HttpReply:
         self.calls.append(call)
@@ -113,7 +113,7 @@ def test_a_supernode_is_sent_nowhere_else(link: Link) -> None:
     assert side.answer(post(FLEET_PATH + "get-run")).status == 502
     assert side.answer(post("/v1/control/start-run")).status == 404
     assert [call.source for call in link.calls] == ["bob"]
-    nobody = NodeSide("bob", Upstream("127.0.0.1:1", partner=False), FAB)
+    nobody = NodeSide("bob", RelayTarget("127.0.0.1:1", partner=False), FAB)
     assert nobody.answer(post(FLEET_PATH + "get-run")).status == 503, "Flower tries again"
 
 

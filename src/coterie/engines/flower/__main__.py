@@ -23,7 +23,7 @@ from coterie.engines.flower.fleet import LinkSide, NodeSide
 from coterie.engines.flower.task import FlowerTask, parse
 from coterie.engines.launching import http_relay, own_table, programs
 from coterie.engines.launching.configuration import BadConfig
-from coterie.engines.launching.http_relay import SOURCE_HEADER, NotReached, Upstream
+from coterie.engines.launching.http_relay import SOURCE_HEADER, NotReached, RelayTarget
 from coterie.engines.launching.own_table import TableUnreadable
 from coterie.engines.launching.programs import Programs, fail
 
@@ -91,7 +91,7 @@ def serve(task: FlowerTask, app: Path, folder: Path, started: Programs) -> None:
     if not programs.until(lambda: started.ended() is not None or programs.listens(port), START_SECONDS):
         raise FlowerFailed("the SuperLink does not start")
     _look(started)
-    side = LinkSide(Upstream(f"127.0.0.1:{port}", partner=False), task.owners)
+    side = LinkSide(RelayTarget(f"127.0.0.1:{port}", partner=False), task.owners)
     http_relay.serve("", task.fleet_port, side.from_partner)
     if task.table:
         own = http_relay.serve("127.0.0.1", 0, lambda call: side.from_owner(task.own, call))
@@ -148,7 +148,7 @@ def run_app(task: FlowerTask, app: Path, folder: Path, started: Programs) -> Non
 
 
 def take_part(task: FlowerTask, app: Path, folder: Path, started: Programs) -> None:
-    server = Upstream(task.endpoint, partner=True)
+    server = RelayTarget(task.endpoint, partner=True)
     side = NodeSide(task.own, server, built(app, folder))
     own = http_relay.serve("127.0.0.1", 0, side.answer)
     start_supernode(task, int(own.server_address[1]), folder, started)

@@ -13,7 +13,7 @@ import hashlib
 import json
 import threading
 
-from coterie.engines.launching.http_relay import SOURCE_HEADER, HttpCall, HttpReply, NotReached, Upstream
+from coterie.engines.launching.http_relay import SOURCE_HEADER, HttpCall, HttpReply, NotReached, RelayTarget
 from coterie.engines.psi.protobytes import message
 
 FLEET_PATH = "/v1/fleet/"
@@ -25,7 +25,7 @@ _REGISTER, _ACTIVATE, _FAB = (FLEET_PATH + each for each in ("register-node", "a
 class LinkSide:
     """In front of the SuperLink."""
 
-    def __init__(self, link: Upstream, owners: tuple[str, ...]) -> None:
+    def __init__(self, link: RelayTarget, owners: tuple[str, ...]) -> None:
         self._link, self._owners = link, owners
         self._lock = threading.Lock()
         self._registered: dict[str, bytes] = {}
@@ -63,7 +63,7 @@ class LinkSide:
 class NodeSide:
     """Between the own SuperNode and the SuperLink of a partner."""
 
-    def __init__(self, own: str, link: Upstream, fab: bytes) -> None:
+    def __init__(self, own: str, link: RelayTarget, fab: bytes) -> None:
         self._own, self._link, self._fab = own, link, fab
         self.other_app = threading.Event()
         """The server runs another app than the one that is here."""
@@ -81,7 +81,7 @@ class NodeSide:
         return HttpReply(200, message((1, fab)), {"Content-Type": "application/x-protobuf"})
 
 
-def passed_on(link: Upstream, call: HttpCall, own: str = "") -> HttpReply:
+def passed_on(link: RelayTarget, call: HttpCall, own: str = "") -> HttpReply:
     """`own`: for the partner that it goes to. The gateways write it there themselves; in tests there are none."""
     headers = {key: value for key, value in call.headers.items() if key.lower() != SOURCE_HEADER.lower()}
     if own:

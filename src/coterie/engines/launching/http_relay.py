@@ -98,7 +98,7 @@ def serve(host: str, port: int, answer: Callable[[HttpCall], HttpReply]) -> Thre
     return server
 
 
-class Upstream:
+class RelayTarget:
     """Where calls are passed on to: a connection for each thread."""
 
     def __init__(self, endpoint: str, *, partner: bool) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from coterie.engines.launching import http_relay, own_table, programs
 from coterie.engines.launching.configuration import BadConfig
-from coterie.engines.launching.http_relay import SOURCE_HEADER, HttpCall, HttpReply, NotReached, Upstream
+from coterie.engines.launching.http_relay import SOURCE_HEADER, HttpCall, HttpReply, NotReached, RelayTarget
 from coterie.engines.launching.own_table import TableUnreadable
 from coterie.engines.launching.programs import Programs, fail
 from coterie.engines.xgboost.task import XgboostTask, parse
@@ -117,7 +117,7 @@ def work(task: XgboostTask, folder: Path, started: Programs) -> None:
 
 def ask(task: XgboostTask, path: str, seconds: float) -> None:
     """Until the launcher of the server says yes."""
-    server = Upstream(task.done_endpoint, partner=True)
+    server = RelayTarget(task.done_endpoint, partner=True)
     deadline, reason = time.monotonic() + seconds, ""
     while time.monotonic() < deadline:
         try:
