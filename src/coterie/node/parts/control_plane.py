@@ -1,7 +1,7 @@
 """The control plane: the API server, informers, the controllers, and the domain's own objects.
 
 Provides `client`, `informers`, `api` (the ApiPlane), `pod_dialler`, `controllers`, `controller_metrics`
-(their sources) and, where the node has an agent, `agent_tls`.
+(their sources), where the node has an agent, `agent_tls`, and where its store may have other members, `leadership`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from coterie.node.cluster_network import published_network
 from coterie.node.parts.apiserver import BOOTSTRAP_USER, KUSCIA_API_USER, ApiPlane
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.controllers import ControllerCounts, Recording, controllers
+from coterie.node.parts.leadership import Leadership, TermParts
 from coterie.node.parts.own_domain import own_domain, prepared
 from coterie.node.parts.pod_dialler import PodDialler
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
         follower,
         job_events,
         service,
+        shared_log,
+        shared_log_term,
         statement_exchange,
         witness_transport,
         witnesses,
@@ -45,6 +48,8 @@ else:
     follower = lazy_import("coterie.kuscia.evidence.follower")
     job_events = lazy_import("coterie.kuscia.evidence.job_events")
     service = lazy_import("coterie.kuscia.evidence.service")
+    shared_log = lazy_import("coterie.kuscia.evidence.shared_log")
+    shared_log_term = lazy_import("coterie.kuscia.evidence.shared_log_term")
     statement_exchange = lazy_import("coterie.kuscia.evidence.statement_exchange")
     witness_transport = lazy_import("coterie.kuscia.evidence.witness_transport")
     witnesses = lazy_import("coterie.kuscia.evidence.witnesses")
@@ -62,11 +67,20 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         client = plane.client()
         informers = Informers(client)
         counts = ControllerCounts()
-        signing: list[Runnable] = []
-        recording = Recording()
-        if recorder is not None:
-            recording, signing = _evidence(node, recorder, client, informers)
-        started = controllers(settings, client, informers, plane.ca_pem.decode(), clock, counts, recording=recording)
+
+        def term(its_client: Client, its_informers: Informers) -> list[Runnable]:
+            """What runs once in a control plane, however many members it has."""
+            signing: list[Runnable] = []
+            recording = Recording()
+            if recorder is not None:
+                recording, signing = _evidence(node, recorder, its_client, its_informers)
+            ca = plane.ca_pem.decode()
+            return [
+                *controllers(settings, its_client, its_informers, ca, clock, counts, recording=recording),
+                *signing,
+            ]
+
+        started = _elected(node, plane, informers, term, recorder) if plane.member else term(client, informers)
         if settings.agent is not None and settings.mode != "master":
             chosen = settings.agent
             tls = agent_endpoint.AgentTls.of_plane(settings.paths, chosen.node_name, chosen.address, clock)
@@ -83,7 +97,25 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         node.metrics_sources += [StoreSource(plane.store), counts.scheduler, JobStateSource(informers, clock)]
     own = plane.client(BOOTSTRAP_USER)
     once = [own_domain(own, settings), engines_known(own), published_network(own, settings)]
-    return [[plane], [informers, *once], [*started, *signing]]
+    return [[plane], [informers, *once], started]
+
+
+def _elected(
+    node: NodeContext,
+    plane: ApiPlane,
+    informers: Informers,
+    term: TermParts,
+    recorder: service.EvidenceService | None,
+) -> list[Runnable]:
+    leadership = Leadership(plane.member, plane.client().transport, informers, node.clock)
+    plane.reports = lambda: leadership.leads
+    leadership.add(term)
+    if recorder is not None:
+        shared = shared_log.SharedEvidence(plane.store, node.clock)
+        recorder.share(shared)
+        leadership.add(lambda *_: [shared_log_term.SharedLogTerm(recorder, shared)], first=True)
+    node.provide("leadership", leadership)
+    return [leadership.elected]
 
 
 def _evidence(
