@@ -140,14 +140,14 @@ async def ensure_authentication_info(send: Send, info: AuthenticationInfo) -> No
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Endpoint:
+class ServerEndpoint:
     """Where an API server is reached."""
 
     address: str
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Endpoint | None:
+    def parse(cls, text: str) -> ServerEndpoint | None:
         """None where it is no address and port."""
         host, _, port = text.rpartition(":")
         try:
@@ -159,7 +159,7 @@ class Endpoint:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
-def own_endpoints(servers: Sequence[Endpoint]) -> tuple[Object, list[Object]]:
+def own_endpoints(servers: Sequence[ServerEndpoint]) -> tuple[Object, list[Object]]:
     """Endpoints and EndpointSlices of `default/kubernetes`. Pure. A slice has one list of ports and one family of addresses: the usual
     case is one, of the Service's own name."""
     metadata = {"name": OWN_SERVICE, "namespace": "default"}
@@ -194,7 +194,7 @@ def own_endpoints(servers: Sequence[Endpoint]) -> tuple[Object, list[Object]]:
     return endpoints, slices
 
 
-async def ensure_own_service(send: Send, cluster_ip: str, servers: Sequence[Endpoint]) -> None:
+async def ensure_own_service(send: Send, cluster_ip: str, servers: Sequence[ServerEndpoint]) -> None:
     """The Service `default/kubernetes` with its endpoints: where this API is reached."""
     metadata = {"name": OWN_SERVICE, "namespace": "default"}
     ports = [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": min(servers).port}]

@@ -17,7 +17,7 @@ from coterie.base.clock import Clock, rfc3339_micro
 from coterie.base.log import logger
 from coterie.kube.api import errors
 from coterie.kube.apiserver import bootstrap
-from coterie.kube.apiserver.bootstrap import Endpoint, Send
+from coterie.kube.apiserver.bootstrap import Send, ServerEndpoint
 
 log = logger("apiserver.members")
 
@@ -50,7 +50,7 @@ class ObservedMember:
     """A member's Lease as it was seen to change last, by the clock of who looks."""
 
     name: str
-    endpoint: Endpoint | None
+    endpoint: ServerEndpoint | None
     renewed: str
     at: float
 
@@ -64,12 +64,12 @@ def observed(leases: Iterable[Object], before: Mapping[str, ObservedMember], now
         renewed = spec.get("renewTime") or ""
         known = before.get(name)
         at = known.at if known is not None and known.renewed == renewed else now
-        where = Endpoint.parse((metadata.get("annotations") or {}).get(ADDRESS, ""))
+        where = ServerEndpoint.parse((metadata.get("annotations") or {}).get(ADDRESS, ""))
         found[name] = ObservedMember(name, where, renewed, at)
     return found
 
 
-def living(members: Mapping[str, ObservedMember], now: float, own: str) -> list[Endpoint]:
+def living(members: Mapping[str, ObservedMember], now: float, own: str) -> list[ServerEndpoint]:
     """Pure."""
     alive = (each for each in members.values() if each.name == own or now - each.at < DURATION)
     return sorted({each.endpoint for each in alive if each.endpoint is not None})
@@ -81,7 +81,7 @@ class ServerMembers:
     def __init__(
         self,
         member: ServerMember,
-        endpoint: Endpoint,
+        endpoint: ServerEndpoint,
         cluster_ip: str,
         send: Send,
         leases: Callable[[], Iterable[Object]],
@@ -95,7 +95,7 @@ class ServerMembers:
         self._leases = leases
         self._clock = clock
         self._seen: dict[str, ObservedMember] = {}
-        self._published: Sequence[Endpoint] = ()
+        self._published: Sequence[ServerEndpoint] = ()
 
     async def announce(self) -> None:
         """Renew the own Lease, and publish who lives. Raises ApiError."""

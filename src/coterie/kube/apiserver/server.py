@@ -483,7 +483,7 @@ class ApiServer:
         """Tell where the API is reached, by the Service `default/kubernetes`; it is made again when somebody deletes it. A
         member of several tells it together with the others."""
         self._address = (address, port)
-        first, own = str(ipaddress.IPv4Network(self.settings.service_cidr)[1]), bootstrap.Endpoint(address, port)
+        first, own = str(ipaddress.IPv4Network(self.settings.service_cidr)[1]), bootstrap.ServerEndpoint(address, port)
         if self.settings.member is None:
             await bootstrap.ensure_own_service(self.call, first, [own])
             return

@@ -72,13 +72,18 @@ def _audit_policy(settings: NodeSettings) -> audit_policy.AuditPolicy | None:
 
 def advertised(settings: NodeSettings, own: str) -> str:
     """The address in the endpoints of `default/kubernetes`: the one that other machines use, where there is one."""
-    if settings.api.host in LOOPBACK and settings.agent is not None:
-        own = settings.agent.address
+    if settings.api.host in LOOPBACK:
+        named = [settings.agent.address] if settings.agent is not None else [*settings.api.names, own]
+        own = next(filter(_is_address, named), own)
+    return own if _is_address(own) else "127.0.0.1"
+
+
+def _is_address(text: str) -> bool:
     try:
-        ipaddress.ip_address(own)
+        ipaddress.ip_address(text)
     except ValueError:
-        return "127.0.0.1"
-    return own
+        return False
+    return True
 
 
 def _file_names(pair: tuple[Path, Path]) -> tuple[str, str]:
