@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -74,8 +75,6 @@ async def of_control_plane(client: Client, now: datetime) -> list[MemberState]:
         return []
     leader: Lease | None = None
     if found:
-        try:
+        with contextlib.suppress(NotFound):  # nobody has led yet
             leader = await client.get(LEASES, LEASE_NAME, LEASE_NAMESPACE)
-        except NotFound:
-            pass  # nobody has led yet
     return states(found, leader, now)
