@@ -113,7 +113,7 @@ def _take(record: bytes, domain: str, paths: DomainPaths, given: SecretValue | N
 async def agreed(request: Mapping[str, Any]) -> None:
     """With a store that may be away: it is waited for, as at the start of the API server."""
     store = store_of(address_of_revealed(request["store"]), Path("/"), SYSTEM_CLOCK)
-    told = ""
+    logged = ""
     while True:
         try:
             await store.open()
@@ -122,9 +122,9 @@ async def agreed(request: Mapping[str, Any]) -> None:
             finally:
                 await store.close()
         except StoreUnavailable as problem:
-            if str(problem) != told:
-                told = str(problem)
-                log.warning("The store is not there yet; trying again", reason=told)
+            if str(problem) != logged:
+                logged = str(problem)
+                log.warning("The store is not there yet; trying again", reason=logged)
             await asyncio.sleep(_RETRY_SECONDS)
 
 

@@ -126,7 +126,7 @@ class SharedEvidence:
     async def record(self, requests: Sequence[EventRequest]) -> None:
         """By whoever holds the log; on disk there when it returns. Raises EvidenceError."""
         if not self._subscribed:
-            self._store.subscribe(self._heard)
+            self._store.subscribe(self._on_events)
             self._subscribed = True
         key = f"{PENDING}{uuid.uuid4().hex}"
         answered: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -161,7 +161,7 @@ class SharedEvidence:
         except StoreError as problem:  # recorded after all, or the store is away: it says that somebody tried
             log.debug("A request to record stays in the store", reason=str(problem))
 
-    def _heard(self, events: Sequence[StoreEvent]) -> None:
+    def _on_events(self, events: Sequence[StoreEvent]) -> None:
         for event in events:
             waiting = self._waiting.get(event.key)
             if waiting is None or waiting.done():
