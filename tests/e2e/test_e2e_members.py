@@ -125,7 +125,7 @@ def test_a_planned_stop_hands_over(plane: tuple[Cluster, Cluster]) -> None:
     before = leader(a)
     b.plane.stop()
     until("a leads", lambda: leader(a) not in ("", before), SECONDS)
-    assert len(addresses(a)) == 1
+    until("b is not published any more", lambda: len(addresses(a)) == 1, SECONDS)
     assert "Released leadership" in b.plane.log.read_text()
     a.apply(a_job("alone", "exit 0"))
     succeeded(a, "alone")

@@ -81,6 +81,7 @@ async def test_endpoints_are_those_of_all_that_live():
     listed = (await a.ok("GET", LEASES))["items"]
     assert [each["metadata"]["name"] for each in listed] == ["apiserver-a"]
     await a.server.leave()
-    assert (await a.ok("GET", LEASES))["items"] == []
+    await clock.advance(5)
+    assert (await a.ok("GET", LEASES))["items"] == [], "who has left does not come back"
     await a.server.stop()
     await store.close()

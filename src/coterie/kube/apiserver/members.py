@@ -9,6 +9,7 @@ same endpoints, so it does not matter who writes them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,9 +97,16 @@ class ServerMembers:
         self._clock = clock
         self._seen: dict[str, ObservedMember] = {}
         self._published: Sequence[ServerEndpoint] = ()
+        self._writing = asyncio.Lock()
+        self._left = False
 
     async def announce(self) -> None:
         """Renew the own Lease, and publish who lives. Raises ApiError."""
+        async with self._writing:
+            if not self._left:
+                await self._announce()
+
+    async def _announce(self) -> None:
         await self._renew()
         now = self._clock.monotonic()
         self._seen = observed(self._members(), self._seen, now)
@@ -122,6 +130,11 @@ class ServerMembers:
 
     async def leave(self) -> None:
         """Others need not wait for the Lease to run out."""
+        async with self._writing:
+            self._left = True
+            await self._leave()
+
+    async def _leave(self) -> None:
         try:
             await bootstrap.delete(self._send, f"{LEASES_PATH}/{PREFIX}{self._member.name}")
             others = [each for each in living(self._seen, self._clock.monotonic(), "") if each != self._endpoint]
