@@ -1,12 +1,11 @@
 """The control plane: the API server, informers, the controllers, and the domain's own objects.
 
-Provides `client`, `informers`, `api` (the ApiPlane), `pod_dialler`, `controllers`, `controller_metrics`
+Provides `client`, `informers`, `api` (the ApiPlane), `api_ready` (an Event), `pod_dialler`, `controllers`, `controller_metrics`
 (their sources), where the node has an agent, `agent_tls`, and where its store may have other members, `leadership`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.base.lazy_import import lazy_import
@@ -17,8 +16,6 @@ from coterie.kube.control.manager import Runnable
 from coterie.kube.store.metrics import StoreSource
 from coterie.kuscia.control.job_metrics import JobStateSource, KusciaControllerSource
 from coterie.kuscia.engine.builtin_appimages import engines_known
-from coterie.kuscia.gateway.names import ERROR, ORIGIN
-from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.cluster_network import published_network
 from coterie.node.parts.apiserver import BOOTSTRAP_USER, KUSCIA_API_USER, ApiPlane
 from coterie.node.parts.context import NodeContext
@@ -28,31 +25,15 @@ from coterie.node.parts.own_domain import own_domain, prepared
 from coterie.node.parts.pod_dialler import PodDialler
 
 if TYPE_CHECKING:
-    from coterie.kuscia.evidence import (
-        access_follower,
-        api_writes,
-        follower,
-        job_events,
-        service,
-        shared_log,
-        shared_log_term,
-        statement_exchange,
-        witness_transport,
-        witnesses,
-    )
-    from coterie.node.parts import agent_endpoint
+    from coterie.kuscia.evidence import api_writes, service, shared_log, shared_log_term
+    from coterie.node.parts import agent_endpoint, evidence_recording
 else:
     # A control plane without gateway keeps no evidence.
-    access_follower = lazy_import("coterie.kuscia.evidence.access_follower")
     api_writes = lazy_import("coterie.kuscia.evidence.api_writes")
-    follower = lazy_import("coterie.kuscia.evidence.follower")
-    job_events = lazy_import("coterie.kuscia.evidence.job_events")
     service = lazy_import("coterie.kuscia.evidence.service")
     shared_log = lazy_import("coterie.kuscia.evidence.shared_log")
     shared_log_term = lazy_import("coterie.kuscia.evidence.shared_log_term")
-    statement_exchange = lazy_import("coterie.kuscia.evidence.statement_exchange")
-    witness_transport = lazy_import("coterie.kuscia.evidence.witness_transport")
-    witnesses = lazy_import("coterie.kuscia.evidence.witnesses")
+    evidence_recording = lazy_import("coterie.node.parts.evidence_recording")
     # A master has no agent.
     agent_endpoint = lazy_import("coterie.node.parts.agent_endpoint")
 
@@ -73,7 +54,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
             signing: list[Runnable] = []
             recording = Recording()
             if recorder is not None:
-                recording, signing = _evidence(node, recorder, its_client, its_informers)
+                recording, signing = evidence_recording.recording_parts(node, recorder, its_client, its_informers)
             ca = plane.ca_pem.decode()
             return [
                 *controllers(settings, its_client, its_informers, ca, clock, counts, recording=recording),
@@ -86,6 +67,7 @@ def build(node: NodeContext) -> list[list[Runnable]]:
             tls = agent_endpoint.AgentTls.of_plane(settings.paths, chosen.node_name, chosen.address, clock)
             node.provide("agent_tls", tls)
     node.provide("api", plane)
+    node.provide("api_ready", plane.ready)
     node.provide("pod_dialler", dialler)
     node.provide("client", client)
     node.provide("kusciaapi_client", plane.client(KUSCIA_API_USER))
@@ -116,31 +98,3 @@ def _elected(
         leadership.add(lambda *_: [shared_log_term.SharedLogTerm(recorder, shared)], first=True)
     node.provide("leadership", leadership)
     return [leadership.elected]
-
-
-def _evidence(
-    node: NodeContext, recorder: service.EvidenceService, client: Client, informers: Informers
-) -> tuple[Recording, list[Runnable]]:
-    """What the controllers record with, and what runs beside them."""
-    places, clock = GatewayPaths.of(node.settings.paths), node.clock
-    transport = witness_transport.WitnessTransport(Path(places.node_socket.host), ERROR)
-    events = job_events.JobEvents(recorder)
-    statements = statement_exchange.StatementExchange(recorder, events, informers, transport, clock)
-    cosigning = witnesses.Witnesses(
-        recorder,
-        client,
-        informers,
-        transport,
-        Path(places.witness_socket.host),
-        ORIGIN,
-        clock,
-        statements=statements.answer,
-    )
-    events.witnesses = cosigning
-    beside: list[Runnable] = [
-        cosigning,
-        follower.EvidenceFollower(recorder, events, informers, clock),
-        access_follower.AccessFollower(recorder, informers, clock),
-        statement_exchange.make(statements, clock),
-    ]
-    return Recording(recorder, events, cosigning), beside
