@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 
@@ -16,6 +17,7 @@ from coterie.cli.gateway_status import GatewayState
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
+from coterie.kuscia.api.kuscia_wire import KusciaWireForm
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.routes.model import RouteLine
 from coterie.node import config
@@ -84,6 +86,43 @@ def test_our_own_certificate_is_printed(plane):
     assert plane("domain", "cert").out == certificate(plane.own)
     told = yaml.safe_load(plane("domain", "cert", "-o", "yaml").out)
     assert (told["domain"], told["certificate"]) == (plane.own, certificate(plane.own))
+
+
+def test_a_partners_lite_comes_with_its_master(plane):
+    befriended(plane)
+    lite = plane.own.replace("own", "lite")
+    (plane.folder / "lite.crt").write_text(certificate(lite))
+    words = ("domain", "add", lite, "--cert", "lite.crt", "--master")
+    assert "add it first: coterie domain add nobody --partner" in plane(*words, "nobody").err
+    assert "add its domains without --master" in plane(*words, plane.own).err
+    made = plane(*words, plane.peer)
+    assert made.lines[0] == f"domain {lite} added as a partner", made.err
+    assert "coterie route add OUR-DOMAIN" in made.lines[1]
+    spec = json.loads(plane("get", "domain", lite, "-o", "json").out)["spec"]
+    assert (spec["role"], spec["master"], spec["interConnProtocols"]) == ("partner", plane.peer, ["kuscia"])
+    row = next(line.split() for line in plane("domain", "ls").lines if line.startswith(lite))
+    assert (row[1], row[-1]) == ("partner", plane.peer)
+    assert plane(*words, plane.peer).lines[0] == f"domain {lite} unchanged"
+    assert "served by" in plane("domain", "add", lite, "--partner", "--cert", "lite.crt").err
+    (plane.folder / "other.crt").write_text(certificate(other := lite.replace("lite", "other")))
+    assert "it is served by" in plane("domain", "add", other, "--cert", "other.crt", "--master", lite).err
+    told = plane("route", "add", plane.own, lite, "--endpoint", "https://10.0.0.2:1080", "--both")
+    assert f"Next, at {plane.peer}, once {plane.own} is known there" in told.out, told.err
+    steps = json.loads(plane("route", "check", plane.own, lite, "-o", "json").out)["steps"]
+    (masters,) = [each for each in steps if each["step"] == "masters"]
+    assert masters["verdict"] == "warning"
+    assert f"coterie route add {plane.own} {plane.peer} --endpoint" in masters["advice"]
+
+
+def test_certificates_of_hosted_domains_are_printed(plane):
+    befriended(plane)
+    lite = plane.own.replace("own", "lite")
+    (plane.folder / "lite.crt").write_text(certificate(lite))
+    assert plane("domain", "add", lite, "--cert", "lite.crt", "-o", "json").code == 0
+    assert plane("domain", "cert", lite).out == certificate(lite)
+    assert json.loads(plane("domain", "cert", lite, "-o", "json").out)["domain"] == lite
+    assert "at its own control plane" in plane("domain", "cert", plane.peer).err
+    assert "has registered here yet" in plane("domain", "cert", "nobody-knows").err
 
 
 def test_a_token_comes_with_the_line_to_type(plane):
@@ -209,6 +248,27 @@ def test_ways_that_are_not_direct(plane, option, way):
         assert f"cdr joe-{plane.peer} coterie.io/carry-for={plane.own}" in made.out
 
 
+def test_weaker_forms_are_asked_for_and_named(plane):
+    befriended(plane)
+    words = ("route", "add", plane.own, plane.peer, "--endpoint", "https://b:1080", "--both", "--kuscia-wire")
+    refused = plane(*words, "nonsense")
+    assert (refused.code, "none of body-encryption, no-client-certificate" in refused.err) == (2, True)
+    refused = plane(*words, "body-encryption")
+    assert (refused.code, "needs --body-encryption" in refused.err) == (1, True)
+    alone = ("route", "add", plane.own, plane.peer, "--endpoint", "https://b:1080", "--kuscia-wire")
+    assert "is for a route from a partner" in plane(*alone, "no-client-certificate").err
+    made = plane(*words, "no-client-certificate,changing-certificate")
+    assert made.code == 0, made.err
+    assert made.err.count("Warning: ") == 2 and "whoever learns its token" in made.err
+    listed = {each["source"]: each["kusciaWire"] for each in json.loads(plane("route", "ls", "-o", "json").out)}
+    assert (listed[plane.own], listed[plane.peer]) == (["changing-certificate"], ["no-client-certificate"])
+    steps = json.loads(plane("route", "check", plane.peer, plane.own, "-o", "json").out)["steps"]
+    assert [each["verdict"] for each in steps if each["step"] == "wire"] == ["warning"]
+    assert plane(*words[:-1]).lines[0].endswith(" changed")
+    listed = {each["source"]: each["kusciaWire"] for each in json.loads(plane("route", "ls", "-o", "json").out)}
+    assert (listed[plane.own], listed[plane.peer]) == ([], [])
+
+
 def test_a_route_of_ours_needs_an_address(plane):
     befriended(plane)
     told = plane("route", "add", plane.own, plane.peer)
@@ -241,13 +301,25 @@ def node(**more):
         ({"protocol": "TLS"}, READY, ["(protocol: TLS)"]),
         ({"agent": {"allowPrivileged": True}}, READY, ["agent.allowPrivileged"]),
         ({"agent": {"hostPaths": ["/srv"]}}, READY, ["agent.hostPaths: /srv"]),
+        (
+            {"dataMesh": {"dataProxyList": [{"endpoint": "proxy:1", "dataSourceTypes": ["odps"]}]}},
+            READY,
+            ["data proxy at proxy:1 in clear text"],
+        ),
         ({}, RouteLine("alice", "bob", "", "None", True, "Success", "", None), ["alice -> bob: no token is asked for"]),
     ],
-    ids=["none", "plain", "tls", "privileged", "host paths", "no token"],
+    ids=["none", "plain", "tls", "privileged", "host paths", "data proxy", "no token"],
 )
 def test_protections_that_are_switched_off(more, line, said):
     found = gateway_status.switched_off([node(**more)], [line])
     assert [part in sentence for part, sentence in zip(said, found, strict=True)] == [True] * len(said)
+
+
+def test_weaker_forms_of_a_route_are_protections_off():
+    line = replace(READY, kuscia_wire=(KusciaWireForm.BODY_ENCRYPTION,))
+    (said,) = gateway_status.switched_off([], [line, line])
+    assert said.startswith("alice -> bob: bodies are encrypted in Kuscia's format")
+    assert said.endswith("(coterie.io/kuscia-wire: body-encryption)")
 
 
 def test_what_does_not_work_is_said_with_the_next_step():

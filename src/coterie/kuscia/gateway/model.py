@@ -17,6 +17,7 @@ from pathlib import Path
 
 from coterie.base.secret import SecretValue
 from coterie.kube.network.ingress.model import NO_INGRESS, IngressTable
+from coterie.kuscia.api.kuscia_wire import KusciaWireForm
 from coterie.kuscia.gateway.addresses import IngressListeners, KeyPair, PodNetwork, Protocol, SocketAddress
 
 MASTER = "master"
@@ -89,8 +90,18 @@ class Route:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Added at the destination to each request of this source; may carry credentials."""
     body_encryption: str = ""
+    kuscia_wire: frozenset[KusciaWireForm] = frozenset()
+    """The weaker forms that it uses."""
     aliases: tuple[str, ...] = ()
     """Further names of the destination: a lite reaches its control plane as `master` too."""
+    bfia: bool = False
+    """The route is for BFIA (`interConnProtocol: bfia`)."""
+
+    @property
+    def by_certificate(self) -> bool:
+        """The source may call as BFIA describes it, without what Kuscia's gateways add: its certificate says who it is, and
+        `x-ptp-source-node-id` or `x-node-id` must say the same."""
+        return self.bfia and self.authentication is Authentication.MTLS and not self.body_encryption
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,22 @@ class RouteFacts:
     needs_token: bool = True
     revision: int = 0
     token_age: float | None = None
+    weaknesses: tuple[str, ...] = ()
+    """What it does without because of the forms of Kuscia's wire that it asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlaneLink:
+    """The routes between our control plane and the one that serves a partner's domain: jobs and grants go that way, calls of
+    engines do not."""
+
+    ours: str
+    """Empty: it is not known which of our domains is the control plane's."""
+    theirs: str
+    known: bool
+    """Whether the partner's control plane has a Domain object here."""
+    there: RouteFacts | None = None
+    back: RouteFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,8 @@ class RouteCheckFacts:
     route: RouteFacts | None = None
     known_domains: tuple[str, ...] = ()
     """Of the two ends, those that have a Domain object here."""
+    masters: ControlPlaneLink | None = None
+    """None: the route itself is that of the two control planes, or both ends have the same one."""
     host: str = ""
     port: int = 0
     tls: bool = True

@@ -11,6 +11,7 @@ from coterie.base.secret import SecretValue
 from coterie.base.store_address import StoreAddress
 from coterie.kube.agent.images.sources import PullSettings
 from coterie.kube.agent.settings import CapacitySettings, DeviceSettings, PodDefaults, PressureSettings
+from coterie.kuscia.datamesh.settings import DataProxy
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
 from coterie.kuscia.transport.settings import QueueLimits
@@ -35,6 +36,9 @@ class ApiSettings:
     audit_policy: str = ""
     """File with an audit policy of Kubernetes (`audit.k8s.io/v1`); empty: changes without bodies. A relative path lies below the
     domain's directory."""
+    kubeconfig: str = ""
+    """Instead of an API server of our own, somebody's Kubernetes: the file with the way to it, or `in-cluster` for a pod there.
+    Controllers of the cluster run there, and its store and API server are not ours (modes master and autonomy)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,8 @@ class DataMeshConfig:
     """The name `datamesh` leads to the DNS server's address, so listening elsewhere needs another name."""
     http_port: int = 8070
     grpc_port: int = 8071
+    proxies: tuple[DataProxy, ...] = ()
+    """`dataProxyList`: Flight servers that open sources of some types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +291,10 @@ class Notice:
     value: str = ""
     advice: str = ""
     """What to do."""
+
+
+IN_CLUSTER = "in-cluster"
+"""`apiServer.kubeconfig` of a pod: its service account."""
 
 
 @dataclass(frozen=True, slots=True)

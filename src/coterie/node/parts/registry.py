@@ -4,7 +4,7 @@
                          ──> transport ──> functions ──> overlay ──> policies ──> services ──> traces ──> agent ──> controller-health ──> metrics ──> console
 
 `pod-network` makes the network in which later parts listen for pods; `overlay` connects it with other machines. One of
-control-plane, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that
+control-plane, kubernetes, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that
 joined with a file over HTTPS, a lite that registered through gateways (which therefore brings its gateway along). A part is a
 module with `build(node: NodeContext) -> list[list[Runnable]]`: groups of Runnables that start one after the other. Modules
 are loaded by name, here and nowhere else: a master that carried the agent and the HTTP client of a lite node would idle with a
@@ -35,7 +35,7 @@ class Part:
     enabled: Callable[[NodeSettings], bool] = lambda settings: True
 
 
-_FIRST = ("control-plane", "join", "registration", "pod-network")
+_FIRST = ("control-plane", "kubernetes", "join", "registration", "pod-network")
 
 PARTS = (
     # A node that only joined has no key of its domain; a control plane without gateway has no partners.
@@ -45,9 +45,22 @@ PARTS = (
         ("master", "lite", "autonomy"),
         enabled=lambda settings: settings.join is None and settings.gateway.enabled,
     ),
-    Part("control-plane", f"{_HERE}.control_plane", ("master", "autonomy"), after=("evidence",)),
+    Part(
+        "control-plane",
+        f"{_HERE}.control_plane",
+        ("master", "autonomy"),
+        after=("evidence",),
+        enabled=lambda settings: not settings.api.kubeconfig,
+    ),
+    Part(
+        "kubernetes",
+        f"{_HERE}.kubernetes",
+        ("master", "autonomy"),
+        after=("evidence",),
+        enabled=lambda settings: bool(settings.api.kubeconfig),
+    ),
     Part("join", f"{_HERE}.join", ("lite",), enabled=lambda settings: settings.join is not None),
-    Part("pod-network", f"{_HERE}.pod_network", ("lite", "autonomy"), after=("control-plane", "join")),
+    Part("pod-network", f"{_HERE}.pod_network", ("lite", "autonomy"), after=("control-plane", "kubernetes", "join")),
     Part(
         "registration",
         f"{_HERE}.registration",
@@ -104,7 +117,14 @@ PARTS = (
         after=(*_FIRST, "gateway"),
         enabled=lambda settings: settings.functions.enabled and settings.join is None,
     ),
-    Part("overlay", f"{_HERE}.overlay", ("lite", "autonomy"), after=_FIRST),
+    # The network between nodes of somebody's cluster is the cluster's.
+    Part(
+        "overlay",
+        f"{_HERE}.overlay",
+        ("lite", "autonomy"),
+        after=_FIRST,
+        enabled=lambda settings: not settings.api.kubeconfig,
+    ),
     Part("policies", f"{_HERE}.policies", ("lite", "autonomy"), after=_FIRST),
     Part("services", f"{_HERE}.services", ("lite", "autonomy"), after=_FIRST),
     Part(
@@ -124,7 +144,7 @@ PARTS = (
         "controller-health",
         f"{_HERE}.controller_health",
         ("master", "autonomy"),
-        after=("control-plane",),
+        after=("control-plane", "kubernetes"),
         enabled=lambda settings: settings.controllers.health_port != 0,
     ),
     Part(
