@@ -68,7 +68,11 @@ def install(cluster: RealCluster, *words: str) -> str:
 def account(cluster: RealCluster) -> Path:
     """The kubeconfig of the account that the installation made."""
     install(cluster, "--apply", "--agent", "alice")
-    return cluster.account_kubeconfig(NAMESPACE, ACCOUNT, cluster.root / "coterie.kubeconfig")
+    file = cluster.account_kubeconfig(NAMESPACE, ACCOUNT, cluster.root / "coterie.kubeconfig")
+    attempt = ("create", "namespace", "evil", "--dry-run=server")
+    # The API server reads new policies within a second.
+    wait_until(lambda: cluster.try_kubectl(*attempt, config=file).returncode, "policies are in force")
+    return file
 
 
 def image(name: str, script: str, restart: str) -> dict[str, Any]:
@@ -351,7 +355,7 @@ def test_the_api_server_takes_what_the_chart_makes(
         "1.36.3",
         values=CHART_VALUES[variant],
     )
-    said = cluster.try_kubectl("apply", "--dry-run=server", "--validate=strict", "-n", "release", "-f", "-", given=made)
+    said = cluster.try_kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", given=made)
     assert said.returncode == 0 and "unknown field" not in said.stderr, said.stderr
     assert "violate PodSecurity" not in said.stderr, said.stderr
 
