@@ -8,7 +8,7 @@ JOBS ?= $(shell scripts/test-workers)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup kubectl servers runtimes demo psi secretflow secretflow-image mpyc psi-or-skip secretflow-or-skip mpyc-or-skip hashes sbom protos fuzz
-.PHONY: console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores functions-kills functions-rows joined gpu bench clean help
+.PHONY: azurite lakes console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores functions-kills functions-rows joined gpu bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -54,6 +54,14 @@ sbom: $(STAMP)  ## write sbom.json: what Coterie is built from (CycloneDX)
 
 protos: $(STAMP)  ## compile the .proto files into the descriptor set that is checked in
 	$(BIN)/python scripts/compile_protos.py
+
+azurite:  ## run the tests of data sources on Azurite, the emulator of Azure Blob Storage (needs Node 20)
+	npm install --silent --no-fund --no-audit --prefix .tools/azurite azurite@3.35.0
+	$(BIN)/pytest -q tests/kuscia/datamesh/test_datamesh_source_azure.py
+
+lakes: $(STAMP)  ## run the tests of Delta and Iceberg tables, with the libraries of these extras
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade --target .tools/lakes deltalake==1.6.6 pyiceberg==0.12.0 sqlalchemy==2.1.8
+	PYTHONPATH=.tools/lakes $(BIN)/pytest -q tests/kuscia/datamesh/test_datamesh_source_delta.py tests/kuscia/datamesh/test_datamesh_source_iceberg.py
 
 console:  ## build the console's page from web/ (needs Node 20)
 	cd web && npm ci --silent && npx tsc --noEmit && node build.mjs
