@@ -61,7 +61,7 @@ azurite:  ## run the tests of data sources on Azurite, the emulator of Azure Blo
 	$(BIN)/pytest -q tests/kuscia/datamesh/test_datamesh_source_azure.py
 
 lakes: $(STAMP)  ## run the tests of Delta and Iceberg tables, with the libraries of these extras
-	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade --target .tools/lakes deltalake==1.6.6 pyiceberg==0.12.0 sqlalchemy==2.1.8
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --upgrade --target .tools/lakes -r scripts/lakes.txt
 	PYTHONPATH=.tools/lakes $(BIN)/pytest -q tests/kuscia/datamesh/test_datamesh_source_delta.py tests/kuscia/datamesh/test_datamesh_source_iceberg.py
 
 console:  ## build the console's page from web/ (needs Node 20)
