@@ -138,7 +138,9 @@ def test_a_node_that_joins_with_a_file_brings_no_key(cli):
         pytest.param((*MASTER, "-p", "SSL"), "--protocol: must be one of", id="protocol"),
         pytest.param((*MASTER, "-l", "LOUD"), "--log-level: must be one of", id="log-level"),
         pytest.param(
-            ("--mode", "autonomy", "-d", "a", "-r", "runk"), "--runtime: this version cannot run pods in", id="runtime"
+            ("--mode", "autonomy", "-d", "a", "-r", "nspawn"),
+            "--runtime: must be one of runp, runc, runk",
+            id="runtime",
         ),
         pytest.param(("--mode", "master"), "both --mode and --domain are needed", id="no-domain"),
     ],

@@ -23,6 +23,7 @@ from coterie.node.config.settings import (
     NetworkConfig,
     NodeSettings,
     Notice,
+    RunkConfig,
 )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "NetworkConfig",
     "NodeSettings",
     "Notice",
+    "RunkConfig",
     "changed_keys",
     "load",
     "parse",
