@@ -101,6 +101,7 @@ GROUPS = (
     (re.compile(r"tests/e2e/test_e2e_webhooks\.py::"), "e2e-webhooks"),
     (re.compile(r"tests/e2e/test_e2e_containerd\.py::"), "e2e-containerd"),
     (re.compile(r"tests/e2e/test_e2e_joined\.py::"), "e2e-joined"),
+    (re.compile(r"tests/e2e/test_e2e_joined_networks\.py::"), "e2e-joined-networks"),
     (re.compile(r"tests/e2e/test_e2e_functions\.py::"), "e2e-functions"),
     (re.compile(r"tests/e2e/test_e2e_functions_kills\.py::"), "e2e-functions-kills"),
     (re.compile(r"tests/e2e/test_e2e_functions_kafka\.py::"), "e2e-functions-kafka"),

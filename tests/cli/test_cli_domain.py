@@ -86,6 +86,43 @@ def test_our_own_certificate_is_printed(plane):
     assert (told["domain"], told["certificate"]) == (plane.own, certificate(plane.own))
 
 
+def test_a_partners_lite_comes_with_its_master(plane):
+    befriended(plane)
+    lite = plane.own.replace("own", "lite")
+    (plane.folder / "lite.crt").write_text(certificate(lite))
+    words = ("domain", "add", lite, "--cert", "lite.crt", "--master")
+    assert "add it first: coterie domain add nobody --partner" in plane(*words, "nobody").err
+    assert "add its domains without --master" in plane(*words, plane.own).err
+    made = plane(*words, plane.peer)
+    assert made.lines[0] == f"domain {lite} added as a partner", made.err
+    assert "coterie route add OUR-DOMAIN" in made.lines[1]
+    spec = json.loads(plane("get", "domain", lite, "-o", "json").out)["spec"]
+    assert (spec["role"], spec["master"], spec["interConnProtocols"]) == ("partner", plane.peer, ["kuscia"])
+    row = next(line.split() for line in plane("domain", "ls").lines if line.startswith(lite))
+    assert (row[1], row[-1]) == ("partner", plane.peer)
+    assert plane(*words, plane.peer).lines[0] == f"domain {lite} unchanged"
+    assert "served by" in plane("domain", "add", lite, "--partner", "--cert", "lite.crt").err
+    (plane.folder / "other.crt").write_text(certificate(other := lite.replace("lite", "other")))
+    assert "it is served by" in plane("domain", "add", other, "--cert", "other.crt", "--master", lite).err
+    told = plane("route", "add", plane.own, lite, "--endpoint", "https://10.0.0.2:1080", "--both")
+    assert f"Next, at {plane.peer}, once {plane.own} is known there" in told.out, told.err
+    steps = json.loads(plane("route", "check", plane.own, lite, "-o", "json").out)["steps"]
+    (masters,) = [each for each in steps if each["step"] == "masters"]
+    assert masters["verdict"] == "warning"
+    assert f"coterie route add {plane.own} {plane.peer} --endpoint" in masters["advice"]
+
+
+def test_certificates_of_hosted_domains_are_printed(plane):
+    befriended(plane)
+    lite = plane.own.replace("own", "lite")
+    (plane.folder / "lite.crt").write_text(certificate(lite))
+    assert plane("domain", "add", lite, "--cert", "lite.crt", "-o", "json").code == 0
+    assert plane("domain", "cert", lite).out == certificate(lite)
+    assert json.loads(plane("domain", "cert", lite, "-o", "json").out)["domain"] == lite
+    assert "at its own control plane" in plane("domain", "cert", plane.peer).err
+    assert "has registered here yet" in plane("domain", "cert", "nobody-knows").err
+
+
 def test_a_token_comes_with_the_line_to_type(plane):
     name = plane.own.replace("own", "carol")
     assert plane("apply", "-f", "-", stdin=json.dumps(_domain(name))).code == 0

@@ -16,7 +16,15 @@ GUIDE = _TOP / "docs" / "guide" / "command-line.md"
 MORE = (
     *(
         _TOP / "docs" / "guide" / name
-        for name in ("network.md", "jobs.md", "functions.md", "gpu-jobs.md", "policy.md", "diagnose.md")
+        for name in (
+            "network.md",
+            "joined-networks.md",
+            "jobs.md",
+            "functions.md",
+            "gpu-jobs.md",
+            "policy.md",
+            "diagnose.md",
+        )
     ),
     _TOP / "README.md",
 )

@@ -106,6 +106,19 @@ def test_names_that_cannot_be_domains(cli, text, said):
     assert list(cli.folder.iterdir()) == []
 
 
+def test_a_master_has_the_name_it_was_given(tmp_path, anywhere):
+    made = network.choose(tmp_path, "center", ["alice"], "east")
+    assert [(node.domain, node.mode) for node in made] == [("east", "master"), ("alice", "lite")]
+    again = network.choose(tmp_path, "", ["alice", "bob"])
+    assert [(node.domain, node.mode) for node in again] == [("east", "master"), ("alice", "lite"), ("bob", "lite")]
+    with pytest.raises(CliError, match="is called east"):
+        network.choose(tmp_path, "center", ["alice"], "west")
+    with pytest.raises(UsageError, match="needs not be named"):
+        network.choose(tmp_path, "center", ["east"])
+    with pytest.raises(UsageError, match="only for --topology center"):
+        network.choose(tmp_path / "other", "p2p", ["alice"], "east")
+
+
 def test_a_lite_gets_its_masters_address_and_later_a_token(tmp_path, anywhere, monkeypatch):
     monkeypatch.setattr(ports, "lowest_port", lambda: 0)
     master, alice = network.choose(tmp_path, "center", ["alice"])

@@ -20,7 +20,14 @@ from coterie.base.paths import DomainPaths
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.kuscia.routes import check, probe, reachability
-from coterie.kuscia.routes.facts import Certificate, CheckOutcome, RouteCheckFacts, RouteFacts, ServiceCheck
+from coterie.kuscia.routes.facts import (
+    Certificate,
+    CheckOutcome,
+    ControlPlaneLink,
+    RouteCheckFacts,
+    RouteFacts,
+    ServiceCheck,
+)
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
@@ -56,6 +63,20 @@ def test_a_good_route():
 
 
 WRONG = [
+    (
+        "no-master",
+        {"masters": ControlPlaneLink("hq", "west", known=False)},
+        "masters",
+        "knows no domain west",
+        "coterie domain add west --partner",
+    ),
+    (
+        "masters-apart",
+        {"masters": ControlPlaneLink("hq", "west", known=True, there=LATE, back=READY)},
+        "masters",
+        "hq -> west is not ready",
+        "coterie route check hq west",
+    ),
     ("no-route", {"route": None, "host": ""}, "route", "has no route", "coterie route add alice bob --endpoint"),
     ("no-domain", {"known_domains": ("alice",)}, "domain", "knows no domain bob", "coterie domain add bob --partner"),
     ("not-ready", {"route": LATE}, "route", "not ready: DestinationIsNotAuthrized: no", "steps below"),
@@ -131,7 +152,16 @@ def test_each_thing_that_can_be_wrong(change, step, said, advice):
     assert not check.sound(findings)
 
 
+MASTERS = ControlPlaneLink("hq", "west", known=True, there=READY, back=READY)
 NO_FAULT = [
+    ("masters", {"masters": MASTERS}, "masters", CheckOutcome.OK, "hq and west reach each other"),
+    (
+        "no-master-route",
+        {"masters": replace(MASTERS, back=None)},
+        "masters",
+        CheckOutcome.WARNING,
+        "no route west -> hq",
+    ),
     ("slow-clock", {"skew": 61.0}, "clock", CheckOutcome.WARNING, "61 s ahead of ours"),
     ("near-clock", {"skew": -30.0}, "clock", CheckOutcome.OK, "30 s behind ours"),
     ("plain", {"tls": False, "shown": None}, "tls", CheckOutcome.WARNING, "plain text"),

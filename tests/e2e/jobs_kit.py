@@ -373,16 +373,16 @@ class Domain:
 
 
 class Net:
-    def __init__(self, root: Path, topology: str, names: Sequence[str], kubectl_version: str) -> None:
-        self.root, self.topology = root, topology
+    def __init__(self, root: Path, topology: str, names: Sequence[str], kubectl_version: str, master: str = "") -> None:
+        self.root, self.topology, self.master = root, topology, master
         work = root.with_name(root.name + "-work")
         work.mkdir(parents=True, exist_ok=True)
-        layout.choose(root, topology, list(names))
+        layout.choose(root, topology, list(names), master)
         _move(root)
         chosen = layout.members(root)
         self.domains = {each.domain: Domain(each, kubectl_version, work) for each in chosen}
         for each in self.domains.values():
-            each.plane = self.domains[layout.MASTER] if each.settings.mode == "lite" else each
+            each.plane = self.domains[master or layout.MASTER] if each.settings.mode == "lite" else each
 
     @property
     def planes(self) -> list[Domain]:
@@ -404,7 +404,7 @@ class Net:
         names = [each.name for each in self.domains.values() if each.settings.mode != "master"]
         command = [
             sys.executable, "-m", "coterie", "up", "--topology", self.topology, "--root", str(self.root),
-            "--domains", ",".join(names), "--wait", str(_UP_SECONDS),
+            "--domains", ",".join(names), "--wait", str(_UP_SECONDS), *(("--master", self.master) if self.master else ()),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=_UP_SECONDS + 30)
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

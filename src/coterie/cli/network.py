@@ -38,6 +38,7 @@ from coterie.node.config import NetworkConfig, NodeSettings, gateway, ports
 from coterie.node.config.settings import ConsoleConfig, MetricsConfig
 
 MASTER = "kuscia-system"
+"""What the control plane of topology center is called unless somebody says otherwise."""
 TOPOLOGIES = ("p2p", "center")
 API_PORT, AGENT_PORT = 6443, 10250
 _SERVICE_PORTS = (8070, 8071, 8082, 8083, 8060, 8061)
@@ -99,8 +100,9 @@ def node_name(domain: str) -> str:
     return f"{domain}-node"
 
 
-def choose(root: Path, topology: str, domains: Sequence[str]) -> list[NodeSettings]:
-    """The nodes that are wanted, those that are new with their files written. Empty wishes mean: as it is already."""
+def choose(root: Path, topology: str, domains: Sequence[str], master: str = "") -> list[NodeSettings]:
+    """The nodes that are wanted, those that are new with their files written. Empty wishes mean: as it is already.
+    `master`: what the control plane of topology center is called."""
     known = members(root)
     before = topology_of(known)
     if before and topology and topology != before:
@@ -109,30 +111,44 @@ def choose(root: Path, topology: str, domains: Sequence[str]) -> list[NodeSettin
             "remove it with `coterie down --purge`, or choose another --root"
         )
     topology = topology or before or TOPOLOGIES[0]
+    master = _master_name(known, topology, domains, master)
     wanted = list(domains) or [node.domain for node in known if node.mode != "master"] or ["alice", "bob"]
     if topology == "center":
-        wanted.insert(0, MASTER)
+        wanted.insert(0, master)
     by_name = {node.domain: node for node in known}
     new = [domain for domain in wanted if domain not in by_name]
     places = free_addresses({addresses_of(node).address for node in known})
     ranges = free_ranges((node.agent.pod_cidr for node in known if node.agent is not None), routed_ranges())
     for domain, place in zip(new, places, strict=False):
         # A control plane without pods needs no range of its own, and decides about the addresses of Services for all.
-        pods = next(ranges) if domain != MASTER else 0
-        by_name[domain] = write(root, topology, domain, place, by_name.get(MASTER), pods)
+        pods = next(ranges) if domain != master else 0
+        by_name[domain] = write(root, topology, domain, place, by_name.get(master), pods, master)
     return [by_name[domain] for domain in wanted]
 
 
-def check_domains(text: str) -> list[str]:
+def _master_name(known: Sequence[NodeSettings], topology: str, domains: Sequence[str], asked: str) -> str:
+    """A network keeps the name of its control plane; a new one gets the one that was asked for."""
+    before = next((node.domain for node in known if node.mode == "master"), "")
+    if asked and topology != "center":
+        raise UsageError("--master: is only for --topology center; in p2p each domain has its own control plane")
+    if asked and before and asked != before:
+        raise CliError(f"Error: the control plane of this network is called {before}, and a domain keeps its name")
+    name = asked or before or MASTER
+    if name in domains:
+        raise UsageError(f"--domains: {name} is the control plane of topology center and needs not be named")
+    return name
+
+
+def check_domains(text: str, option: str = "--domains") -> list[str]:
     """`alice,bob` as a list; UsageError for names that cannot be domains."""
     names = [name for name in text.split(",") if name]
     for name in names:
-        if name == MASTER:
+        if name == MASTER and option == "--domains":
             raise UsageError(f"--domains: {MASTER} is the control plane of topology center and needs not be named")
         try:
             config.parse({"mode": "autonomy", "domainID": name})
         except config.ConfigError as problem:
-            raise UsageError(str(problem).replace("domainID:", "--domains:")) from problem
+            raise UsageError(str(problem).replace("domainID:", f"{option}:")) from problem
     if len(set(names)) < len(names):
         raise UsageError("--domains: each domain can be named once")
     return names
@@ -145,9 +161,10 @@ def document(
     place: NodeAddresses,
     master: NodeSettings | None = None,
     number: int = 0,
+    master_name: str = MASTER,
 ) -> dict[str, object]:
     """The configuration of a new node. `master`: of one that joins it; `number`: of its ranges of addresses."""
-    mode = "autonomy" if topology == "p2p" else "master" if domain == MASTER else "lite"
+    mode = "autonomy" if topology == "p2p" else "master" if domain == master_name else "lite"
     out: dict[str, object] = {"mode": mode, "domainID": domain, "root": str(root)}
     if mode != "lite":
         out["apiServer"] = {"host": place.address, "port": place.api}
@@ -243,8 +260,10 @@ def write(
     place: NodeAddresses,
     master: NodeSettings | None = None,
     number: int = 0,
+    master_name: str = MASTER,
 ) -> NodeSettings:
-    text = _HEAD + yaml.safe_dump(document(root, topology, domain, place, master, number), sort_keys=False)
+    made = document(root, topology, domain, place, master, number, master_name)
+    text = _HEAD + yaml.safe_dump(made, sort_keys=False)
     settings = config.parse(yaml.safe_load(text), root)
     settings.paths.prepare()
     write_atomic(config_file(settings.paths), text, mode=0o600, durable=False)

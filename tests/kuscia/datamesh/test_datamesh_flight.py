@@ -153,7 +153,7 @@ async def test_the_place_to_fetch_from_is_the_data_mesh(alice: World) -> None:
         ),
         pytest.param(
             command("CommandDataSourceSqlQuery", datasource_id="default-data-source", sql="SELECT 1"),
-            NotImplementedError, "data proxies", id="SQL",
+            NotImplementedError, "take no SQL", id="SQL",
         ),
         pytest.param(
             command("CommandDomainDataQuery", domaindata_id="people'; DROP TABLE people; --"), (KeyError, pa.ArrowInvalid),

@@ -113,7 +113,7 @@ def test_the_program_that_authors_run(sqlite_info: SourceInfo, tmp_path: Path) -
         timeout=50,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "16 of 16 checks passed" in done.stdout
+    assert "17 of 17 checks passed" in done.stdout
 
 
 async def test_a_source_that_does_wrong_fails_its_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -80,8 +80,9 @@ def _check_not_lite(args: argparse.Namespace, app: App) -> None:
         if (node is not None and node.mode == "lite") or registration_file(DomainPaths.of(root, domain)).exists():
             master = node.gateway.master if node is not None else None
             where = f" ({master.host})" if master is not None else ""
-            todo = f"run `coterie console --domain {network.MASTER}`"
-            if network.MASTER not in planes:
+            here = next((each.domain for each in nodes.values() if each.mode == "master" and each.domain in planes), "")
+            todo = f"run `coterie console --domain {here}`"
+            if not here:
                 todo = f"run `coterie console` on the machine of the master{where}, or ask its operator for an account"
             raise CliError(
                 f"Error: {domain} is a lite and has no console; that of its master shows its jobs, pods and tables: {todo}"

@@ -21,30 +21,33 @@ from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import NotFound
 from coterie.kube.client import kubeconfig
+from coterie.kuscia.api.domain_ownership import master_of
 from coterie.kuscia.api.types.domain import DOMAINS, RESERVED_DOMAINS, Domain
 from coterie.kuscia.routes import model
 from coterie.node import config
 
 HELP = """
 Manage the domains of a control plane. A partner's domain has its own control plane and is identified by its
-certificate. Other domains are hosted here; their nodes join with a one-time deploy token.
+certificate. If that control plane serves several domains, each of them is added with --master; add the master first.
+Other domains are hosted here; their nodes join with a one-time deploy token.
 
   ls                    list domains
   add NAME              add a hosted domain and print its deploy token; with --partner and --cert, a partner's domain
   token NAME            print a deploy token for the next node of a hosted domain
-  cert                  print our own certificate, for partners
+  cert [NAME]           print our own certificate, or that of a hosted domain, for partners
   rm NAME               remove a domain: its routes stop working, its namespace is kept
 
 Examples:
   coterie domain cert > alice.crt                    # send this to partners over a trusted channel
   coterie domain add bob --partner --cert bob.crt
+  coterie domain add dave --partner --master east --cert dave.crt   # a lite of the partner's master east
   coterie domain add carol --endpoint https://10.0.0.1:1080
   coterie domain token carol
   coterie domain ls
 """
 _ACTIONS = ("ls", "list", "add", "token", "cert", "rm")
 _DOMAIN = DOMAINS.as_dynamic
-_COLUMNS = ("NAME", "ROLE", "NODES", "CERTIFICATE", "ENDS", "TOKEN")
+_COLUMNS = ("NAME", "ROLE", "NODES", "CERTIFICATE", "ENDS", "TOKEN", "MASTER")
 _TIMEOUT = 10.0
 _POLL_SECONDS = 0.1
 
@@ -53,6 +56,12 @@ def arguments(parser: options.Parser) -> None:
     parser.add_argument("action", choices=_ACTIONS, metavar="ls|add|token|cert|rm", help="action")
     options.words_argument(parser)
     parser.add_argument("--partner", action="store_true", help="for add: the domain has its own control plane")
+    parser.add_argument(
+        "--master",
+        metavar="DOMAIN",
+        default="",
+        help="for add: domain of the partner's control plane that serves this one; implies --partner",
+    )
     parser.add_argument("--cert", metavar="FILE", default="", help="for add: certificate of the domain (PEM)")
     parser.add_argument(
         "--endpoint",
@@ -62,19 +71,20 @@ def arguments(parser: options.Parser) -> None:
     )
     options.output_option(parser, ("table", "json", "yaml"))
     options.connection_options(parser)
-    parser.complete(words={"token": ("domains",), "rm": ("domains",)})
+    parser.complete(words={"token": ("domains",), "rm": ("domains",), "cert": ("domains",)}, master="domains")
 
 
 def run(args: argparse.Namespace, app: App) -> int:
     action = "ls" if args.action == "list" else args.action
-    wanted = 0 if action in ("ls", "cert") else 1
-    if len(args.words) != wanted:
+    wanted = 0 if action == "ls" else 1
+    if len(args.words) != wanted and not (action == "cert" and not args.words):
         raise UsageError(f"coterie domain {action} takes {'one NAME' if wanted else 'no names'}")
-    own = _own_name(args, app)
+    args.partner = args.partner or bool(args.master)
+    own = own_name(args, app)
     return sessions.run(args, app, lambda session: _RUN[action](session, args, own))
 
 
-def _own_name(args: argparse.Namespace, app: App) -> str:
+def own_name(args: argparse.Namespace, app: App) -> str:
     """The control plane's own domain: kubeconfigs that a node writes name their context after it."""
     found = kubeconfig.load(sessions.kubeconfig_files(args, app))
     return args.context or found.current_context
@@ -111,6 +121,7 @@ async def _list(session: CliSession, args: argparse.Namespace, own: str) -> int:
             each["fingerprint"][:16] or "<none>",
             each["certificateEnds"][:10] or "<none>",
             "unused" if each["tokenUnused"] else "<none>",
+            each["master"] or "<none>",
         )
         for each in entries
     ]
@@ -124,6 +135,7 @@ def entry(domain: Domain, own: str) -> dict[str, Any]:
     out: dict[str, Any] = {
         "name": name,
         "role": "self" if name == own else "partner" if domain.partner else "member",
+        "master": domain.spec.master if domain.spec.master != name else "",
         "nodes": len(nodes),
         "nodesReady": sum(node.status == "Ready" for node in nodes),
         "fingerprint": "",
@@ -151,7 +163,8 @@ async def _add(session: CliSession, args: argparse.Namespace, own: str) -> int:
         )
     if pem and subject != name:
         raise CliError(f'Error: {args.cert} is the certificate of "{subject}", not of "{name}"')
-    wanted = model.partner(name, pem) if args.partner else model.member(name, pem)
+    await _check_master(session, name, args.master, own)
+    wanted = model.partner(name, pem, args.master) if args.partner else model.member(name, pem)
     try:
         before = await session.client.get(DOMAINS, name)
     except NotFound:
@@ -161,6 +174,11 @@ async def _add(session: CliSession, args: argparse.Namespace, own: str) -> int:
         if before.partner is not args.partner:
             role = "a partner's" if before.partner else "a domain of ours"
             raise CliError(f"Error: {name} is known here as {role}; remove it first with `coterie domain rm {name}`")
+        if args.partner and master_of(name, before) != (args.master or name):
+            served = before.spec.master or "itself"
+            raise CliError(
+                f"Error: {name} is known here as served by {served}; remove it first with `coterie domain rm {name}`"
+            )
         word = "unchanged"
         if pem and model.certificate_of(before) != pem:
             await session.client.patch(_DOMAIN, name, "", {"spec": {"cert": wanted["spec"]["cert"]}})
@@ -170,10 +188,32 @@ async def _add(session: CliSession, args: argparse.Namespace, own: str) -> int:
         return 0
     session.app.say(f"domain {name} {word}{' as a partner' if args.partner and word == 'added' else ''}")
     if args.partner:
-        session.app.say(f"Next: coterie route add {own} {name} --endpoint https://HOST-OF-{name.upper()}:1080 --both")
-        session.app.say(f"What {name} begins waits for your approval; accept it with `coterie policy allow {name}`")
+        ours = "OUR-DOMAIN" if args.master else own
+        session.app.say(f"Next: coterie route add {ours} {name} --endpoint https://HOST-OF-{name.upper()}:1080 --both")
+        asked = args.master or name
+        session.app.say(f"What {name} begins waits for your approval; accept it with `coterie policy allow {asked}`")
         return 0
     return await _token(session, args, own)
+
+
+async def _check_master(session: CliSession, name: str, master: str, own: str) -> None:
+    """`--master` names a partner's control plane that is known here; anything else would be a domain nobody answers for."""
+    if master in ("", name):
+        return
+    if master == own:
+        raise CliError(
+            f"Error: {own} is this control plane: add its domains without --master (`coterie domain add {name}`)"
+        )
+    try:
+        found = await session.client.get(DOMAINS, master)
+    except NotFound as problem:
+        raise CliError(
+            f"Error: this control plane knows no domain {master}; add it first: "
+            f"coterie domain add {master} --partner --cert {master}.crt"
+        ) from problem
+    if not found.partner or master_of(master, found) != master:
+        what = "one of ours" if not found.partner else f"served by {found.spec.master}"
+        raise CliError(f"Error: {master} is no control plane of a partner, it is {what}")
 
 
 async def _token(session: CliSession, args: argparse.Namespace, own: str) -> int:
@@ -221,15 +261,22 @@ def _own_endpoint(app: App, args: argparse.Namespace, own: str) -> str:
 
 
 async def _cert(session: CliSession, args: argparse.Namespace, own: str) -> int:
+    name = args.words[0] if args.words else own
     try:
-        pem = model.certificate_of(await session.client.get(DOMAINS, own))
+        found = await session.client.get(DOMAINS, name)
     except NotFound:
         pem = ""
+    else:
+        if found.partner:
+            raise CliError(f"Error: {name} is a partner's domain; its certificate is printed at its own control plane")
+        pem = model.certificate_of(found)
+    if not pem and name != own:
+        raise CliError(f"Error: no node of {name} has registered here yet; see `coterie domain ls`")
     if not pem:
         raise CliError(f"Error: the domain {own} has no certificate yet; is this the kubeconfig of a Coterie node?")
     if args.output != "table":
         fingerprint = pki.fingerprint(pki.load_certificate(pem.encode()))
-        session.app.write(as_text({"domain": own, "certificate": pem, "fingerprint": fingerprint}, args.output))
+        session.app.write(as_text({"domain": name, "certificate": pem, "fingerprint": fingerprint}, args.output))
     else:
         session.app.write(pem)
     return 0

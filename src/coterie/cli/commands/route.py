@@ -14,14 +14,14 @@ from coterie.cli import arguments as options
 from coterie.cli import network, node_health
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.commands.domain import read_certificate
+from coterie.cli.commands.domain import own_name, read_certificate
 from coterie.cli.output import as_list, as_text, plain_table, without_managed_fields
 from coterie.cli.progress import working
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.meta import Object
-from coterie.kuscia.api.domain_ownership import is_own, is_partner
+from coterie.kuscia.api.domain_ownership import is_own, is_partner, master_of
 from coterie.kuscia.api.domainroutes import route_faults, route_name
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute, Domain
 from coterie.kuscia.gateway.settings import MasterEndpoint
@@ -37,7 +37,8 @@ it. Both control planes need the route; the source also needs the address of the
   add SOURCE DESTINATION     create or change a route; with --both also the reverse route, for calls from the other side
   ls                         list routes, whether they are ready, and why not
   rm SOURCE DESTINATION      remove a route
-  check SOURCE DESTINATION   test step by step: name, TCP, TLS, certificate, gateway, clock, token, service
+  check SOURCE DESTINATION   test step by step: name, TCP, TLS, certificate, gateway, clock, token, routes between the
+                             two control planes, service
 
 Examples:
   coterie route add alice bob --endpoint https://10.0.0.2:1080 --both
@@ -199,8 +200,8 @@ def _next_steps(args: argparse.Namespace, ends: dict[str, Domain | None]) -> lis
     steps = []
     if partner:
         ours = source if partner == destination else destination
-        dials = f"coterie route add {partner} {ours} --endpoint https://THIS-MACHINE:1080 --both"
-        steps.append(f"Next, at {partner}, once {ours} is known there: {dials}")
+        dials = f"coterie route add {partner} {ours} --endpoint https://HOST-OF-{ours.upper()}:1080 --both"
+        steps.append(f"Next, at {master_of(partner, ends[partner])}, once {ours} is known there: {dials}")
     if args.via:
         grant = f"coterie kubectl annotate cdr {route_name(args.via, destination)} coterie.io/carry-for={source}"
         steps.append(f"Next, at {args.via}: {grant}")
@@ -262,6 +263,7 @@ async def _check(session: CliSession, args: argparse.Namespace) -> int:
         endpoint=_configured_master(root, source),
         home=home,
         hint=f" --domain {args.domain}" if args.domain else "",
+        control_plane=own_name(args, session.app),
     )
     with working(session.app, f"{source} -> {destination}", "testing", done="tested", quiet=args.output != "table"):
         findings = check.diagnose(await probe.gather(session.client, asked, SYSTEM_CLOCK))

@@ -34,6 +34,7 @@ with all their objects.
 Examples:
   coterie up                                          # p2p: alice and bob
   coterie up --topology center --domains alice,bob,carol
+  coterie up --topology center --master east --domains dave   # a name of its own, to join it with another network
   coterie up --root /srv/coterie --wait 60
   coterie up --console                                # and a link to the console of each control plane
   coterie up -o json
@@ -49,6 +50,12 @@ def arguments(parser: options.Parser) -> None:
     )
     parser.add_argument("--domains", metavar="IDS", default="", help="domains (default: alice,bob)")
     parser.add_argument(
+        "--master",
+        metavar="ID",
+        default="",
+        help=f"domain of the control plane in topology center (default: {network.MASTER})",
+    )
+    parser.add_argument(
         "--wait", metavar="SECONDS", type=options.seconds, default=60.0, help="timeout in seconds (default: 60)"
     )
     parser.add_argument(
@@ -62,12 +69,13 @@ def arguments(parser: options.Parser) -> None:
 
 def run(args: argparse.Namespace, app: App) -> int:
     domains = network.check_domains(args.domains)
+    network.check_domains(args.master, "--master")
     root = root_of(args, app)
     began = time.monotonic()
     try:
         with ExitStack() as stack:
             with network.address_lock():
-                nodes = network.choose(root, args.topology, domains)
+                nodes = network.choose(root, args.topology, domains, args.master)
                 stack.enter_context(network.reserve_addresses(network.addresses_of(node).address for node in nodes))
             board = ProgressTable(app, quiet=args.output != "table")
             network_start.NetworkStart(app, nodes, board).run(args.wait)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum, StrEnum
 
+from coterie.kuscia.sources.protocol import DataNotFound, SourceError, SourceForbidden, SourceUnreachable
+
 
 class MeshErrorCode(IntEnum):
     OK = 0
@@ -56,3 +58,14 @@ class NotPermitted(MeshError):
 
     def __init__(self, code: MeshErrorCode, message: str) -> None:
         super().__init__(code, message, GrpcStatusName.PERMISSION_DENIED)
+
+
+def mesh_error(problem: SourceError) -> MeshError:
+    match problem:
+        case DataNotFound():
+            return MeshError(MeshErrorCode.QUERY_DATA, str(problem), GrpcStatusName.NOT_FOUND)
+        case SourceForbidden():
+            return NotPermitted(MeshErrorCode.QUERY_DATA, str(problem))
+        case SourceUnreachable():
+            return MeshError(MeshErrorCode.QUERY_SOURCE, str(problem), GrpcStatusName.UNAVAILABLE)
+    return MeshError(MeshErrorCode.QUERY_DATA, str(problem), GrpcStatusName.FAILED_PRECONDITION)

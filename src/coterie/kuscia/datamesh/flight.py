@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,21 +26,19 @@ from coterie.kuscia.datamesh import columns, flight_messages, messages
 from coterie.kuscia.datamesh.authentication import EngineCaller
 from coterie.kuscia.datamesh.authorization import DataAuthorizer, Permit
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
-from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
+from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted, mesh_error
 from coterie.kuscia.datamesh.locations import DataLocations
 from coterie.kuscia.datamesh.metrics import READ, WRITE, MeshMetrics, StreamCounts
 from coterie.kuscia.datamesh.provenance import DataProvenance
 from coterie.kuscia.datamesh.services import MeshOperation
+from coterie.kuscia.datamesh.sql_reads import PreparedQuery, SqlReads
 from coterie.kuscia.datamesh.tickets import Tickets
 from coterie.kuscia.sources.catalogue_entries import file_format
 from coterie.kuscia.sources.paths import partition_of
 from coterie.kuscia.sources.protocol import (
     DataLocation,
-    DataNotFound,
     DataSource,
     SourceError,
-    SourceForbidden,
-    SourceUnreachable,
     TableReadOptions,
     TableWriteOptions,
 )
@@ -65,6 +63,23 @@ class PreparedRead:
     place: DataLocation
     schema: pa.Schema
     options: TableReadOptions
+
+    @property
+    def permits(self) -> tuple[Permit, ...]:
+        return (self.permit,)
+
+    @property
+    def shown(self) -> str:
+        return self.permit.use.data
+
+    @property
+    def read_schema(self) -> pa.Schema:
+        if self.options.raw:
+            return columns.RAW_SCHEMA
+        return pa.schema([self.schema.field(name) for name in self.options.columns], metadata=self.schema.metadata)
+
+    def rows(self, source: DataSource) -> AbstractAsyncContextManager[AsyncIterator[pa.RecordBatch]]:
+        return source.read(self.place, None if self.options.raw else self.schema, self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +108,8 @@ class Flight:
         self._places = places
         self._traces = traces
         self._actions = {f"Action{each.method}Request": each for each in operations if each.method in _ACTIONS}
-        self.tickets: Tickets[PreparedRead | PreparedWrite] = Tickets(clock)
+        self._sql = SqlReads(catalogue, permits, places)
+        self.tickets: Tickets[PreparedRead | PreparedQuery | PreparedWrite] = Tickets(clock)
 
     # Asking.
 
@@ -111,18 +127,15 @@ class Flight:
     async def info(self, caller: EngineCaller, descriptor: Any) -> Any:
         """FlightInfo."""
         name, data = _command(descriptor)
-        kept: PreparedRead | PreparedWrite
+        kept: PreparedRead | PreparedQuery | PreparedWrite
         match name:
             case "CommandDomainDataQuery":
                 kept, schema = await self._query(caller, _parsed(name, data))
             case "CommandDomainDataUpdate":
                 kept, schema = await self._update(caller, _parsed(name, data))
             case "CommandDataSourceSqlQuery":
-                raise MeshError(
-                    MeshErrorCode.INVALID,
-                    "SQL is answered by external data proxies only, because grants cannot be checked on it",
-                    GrpcStatusName.UNIMPLEMENTED,
-                )
+                kept = await self._sql.prepare(caller, _parsed(name, data))
+                schema = kept.schema
             case _:
                 raise MeshError(MeshErrorCode.INVALID, f"GetFlightInfo does not take {name}")
         ticket = self.tickets.issue(caller, kept)
@@ -203,22 +216,30 @@ class Flight:
     ) -> AsyncGenerator[bytes, None]:
         """`about`: gets the attributes of the read."""
         kept = self.tickets.redeem(caller, ticket)
-        if not isinstance(kept, PreparedRead):
+        if isinstance(kept, PreparedWrite):
             raise MeshError(
                 MeshErrorCode.INVALID, "the ticket is for writing; call GetFlightInfo with CommandDomainDataQuery"
             )
-        about["coterie.data"] = kept.permit.use.data
-        now = await self._catalogue.data(kept.permit.use.data)
-        if (now.metadata.uid, now.spec) != (kept.permit.data.metadata.uid, kept.permit.data.spec):
-            raise MeshError(MeshErrorCode.INVALID, f"{now.metadata.name} changed since GetFlightInfo; call it again")
-        opened = await self._places.source(now)
-        permit = await self._permits.begin(kept.permit)
+        about["coterie.data"] = kept.shown
+        for each in kept.permits:
+            now = await self._catalogue.data(each.use.data)
+            if (now.metadata.uid, now.spec) != (each.data.metadata.uid, each.data.spec):
+                raise MeshError(
+                    MeshErrorCode.INVALID, f"{now.metadata.name} changed since GetFlightInfo; call it again"
+                )
+        if isinstance(kept, PreparedQuery):
+            opened: DataSource = await self._sql.source(kept)
+        else:
+            opened = await self._places.source(kept.permit.data)
+        permits = [await self._permits.begin(each) for each in kept.permits]
         counts = self._metrics.stream(READ, caller.initiator)
-        async with self._permits.held(permit) as ended, aclosing(self._messages(opened, kept, counts)) as found:
+        async with AsyncExitStack() as held:
+            ended = first_done([await held.enter_async_context(self._permits.held(each)) for each in permits])
+            found = await held.enter_async_context(aclosing(self._messages(opened, kept, counts)))
             while True:
                 message = await _unless(ended, found)
                 if ended.done():
-                    log.warning("A read was stopped", data=permit.use.data, task=caller.task, why=ended.result())
+                    log.warning("A read was stopped", data=kept.shown, task=caller.task, why=ended.result())
                     raise NotPermitted(MeshErrorCode.QUERY_DATA, f"the read was stopped: {ended.result()}")
                 if message is None:
                     return
@@ -226,7 +247,7 @@ class Flight:
                 yield message
 
     async def _messages(
-        self, source: DataSource, kept: PreparedRead, counts: StreamCounts
+        self, source: DataSource, kept: PreparedRead | PreparedQuery, counts: StreamCounts
     ) -> AsyncGenerator[bytes, None]:
         try:
             async with aclosing(_prefetched(_encoded(source, kept, counts), "datamesh/read")) as coming:
@@ -357,9 +378,10 @@ async def _prefetched(made: AsyncGenerator[T, None], name: str) -> AsyncGenerato
         await asyncio.gather(filling, return_exceptions=True)
 
 
-async def _encoded(source: DataSource, kept: PreparedRead, counts: StreamCounts) -> AsyncGenerator[bytes, None]:
-    schema = None if kept.options.raw else kept.schema
-    async with source, source.read(kept.place, schema, kept.options) as batches:
+async def _encoded(
+    source: DataSource, kept: PreparedRead | PreparedQuery, counts: StreamCounts
+) -> AsyncGenerator[bytes, None]:
+    async with source, kept.rows(source) as batches:
         announced = False
         async for batch in batches:
             if not announced:
@@ -369,7 +391,7 @@ async def _encoded(source: DataSource, kept: PreparedRead, counts: StreamCounts)
                 counts.rows += piece.num_rows
                 yield await asyncio.to_thread(flight_messages.of_batch, piece)
         if not announced:
-            yield flight_messages.of_schema(_read_schema(kept))
+            yield flight_messages.of_schema(kept.read_schema)
 
 
 async def _decoded(
@@ -381,10 +403,17 @@ async def _decoded(
             yield await asyncio.to_thread(_rows, parts, schema, wanted)
 
 
-def _read_schema(kept: PreparedRead) -> pa.Schema:
-    if kept.options.raw:
-        return columns.RAW_SCHEMA
-    return pa.schema([kept.schema.field(name) for name in kept.options.columns], metadata=kept.schema.metadata)
+def first_done(waiting: Sequence[asyncio.Future[str]]) -> asyncio.Future[str]:
+    """Gets the result of the first that has one."""
+    found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def done(which: asyncio.Future[str]) -> None:
+        if not found.done() and not which.cancelled():
+            found.set_result(which.result())
+
+    for each in waiting:
+        each.add_done_callback(done)
+    return found
 
 
 async def _unless(ended: asyncio.Future[str], found: AsyncIterator[bytes]) -> bytes | None:
@@ -440,14 +469,3 @@ def _rows(parts: flight_messages.Parts, schema: pa.Schema, wanted: pa.Schema) ->
         return batch.select(wanted.names).cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as problem:
         raise flight_messages.MalformedFlightData(f"a value does not fit its declared type: {problem}") from problem
-
-
-def mesh_error(problem: SourceError) -> MeshError:
-    match problem:
-        case DataNotFound():
-            return MeshError(MeshErrorCode.QUERY_DATA, str(problem), GrpcStatusName.NOT_FOUND)
-        case SourceForbidden():
-            return NotPermitted(MeshErrorCode.QUERY_DATA, str(problem))
-        case SourceUnreachable():
-            return MeshError(MeshErrorCode.QUERY_SOURCE, str(problem), GrpcStatusName.UNAVAILABLE)
-    return MeshError(MeshErrorCode.QUERY_DATA, str(problem), GrpcStatusName.FAILED_PRECONDITION)

@@ -22,8 +22,8 @@ from coterie.kuscia.datamesh import columns
 from coterie.kuscia.datamesh.authentication import EngineCaller
 from coterie.kuscia.datamesh.authorization import DataAuthorizer
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
-from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
-from coterie.kuscia.datamesh.flight import mesh_error, place_of
+from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted, mesh_error
+from coterie.kuscia.datamesh.flight import place_of
 from coterie.kuscia.datamesh.locations import DataLocations
 from coterie.kuscia.datamesh.metrics import READ, MeshMetrics
 from coterie.kuscia.sources.protocol import SourceError, TableReadOptions

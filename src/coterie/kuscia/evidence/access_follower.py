@@ -6,29 +6,24 @@ After a restart all objects come again; what the log has already is not written 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 
-from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock
-from coterie.base.log import logger
-from coterie.base.tasks import TaskOwner
 from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kuscia.api import evidence
 from coterie.kuscia.api.domain_ownership import is_own
-from coterie.kuscia.api.evidence import EventRequest, EvidenceError, EvidenceEvent
+from coterie.kuscia.api.evidence import EventRequest, EvidenceEvent
 from coterie.kuscia.api.grants import EXPIRED
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DomainDataGrant
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.log_request import LOG_REQUESTS, LogRequest, LogRequestPhase
+from coterie.kuscia.evidence.event_queue import QueuedRecorder
 from coterie.kuscia.evidence.service import EvidenceService
 
-log = logger("evidence")
-
 _RECENT = 50_000
-_BACKOFF = Policy(first=0.5, factor=2.0, limit=30.0)
 _KINDS = frozenset((evidence.GRANT_EXPIRED, evidence.LOGS_RECEIVED))
 
 
@@ -60,52 +55,23 @@ def received(request: LogRequest) -> EventRequest | None:
     return EventRequest(event=event, person=spec.requested_by, object_name=request.metadata.name)
 
 
-class AccessFollower:
-    """A Runnable: after the log and the informers."""
-
+class AccessFollower(QueuedRecorder):
     name = "evidence-access"
 
     def __init__(self, service: EvidenceService, informers: Informers, clock: Clock) -> None:
-        self.ready = asyncio.Event()
-        self._service = service
-        self._clock = clock
+        super().__init__(service, clock)
         self._grants = informers.get(DOMAIN_DATA_GRANTS)
         self._requests = informers.get(LOG_REQUESTS)
         self._domains = informers.get(DOMAINS)
         self._written: set[tuple[object, ...]] = set()
-        self._waiting: deque[EventRequest] = deque()
-        self._wake = asyncio.Event()
-        self._stop = asyncio.Event()
 
-    def stop(self) -> None:
-        self._stop.set()
-
-    async def run(self) -> None:
-        self.ready.set()
-        async with TaskOwner(self.name) as owner:
-            owner.start("writer", self._write(), endless=True)
-            await self._stop.wait()
-
-    async def _write(self) -> None:
-        backoff = Backoff(_BACKOFF)
-        while self._service.log is None:
-            await self._clock.sleep(backoff.failed())
+    async def begin(self) -> None:
         await asyncio.to_thread(self._read_recent)
         self._grants.add_handler(self._grant_changed)
         self._requests.add_handler(self._request_changed)
-        backoff = Backoff(_BACKOFF)
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._waiting:
-                try:
-                    await self._service.record(self._waiting[0])
-                except EvidenceError as problem:
-                    log.error("Ended grants and received logs cannot be recorded yet", error=problem)
-                    await self._clock.sleep(backoff.failed())
-                    continue
-                backoff = Backoff(_BACKOFF)
-                self._waiting.popleft()
+
+    async def write(self, batch: Sequence[EventRequest]) -> None:
+        await self._service.record(*batch)
 
     def _read_recent(self) -> None:
         used = self._service.log
@@ -117,15 +83,13 @@ class AccessFollower:
 
     def _grant_changed(self, change: ObjectChange[DomainDataGrant]) -> None:
         if change.type != "deleted" and is_own(self._domains.cache.get(change.object.spec.author)):
-            self._add(expired(change.object))
+            self._add_new(expired(change.object))
 
     def _request_changed(self, change: ObjectChange[LogRequest]) -> None:
         if change.type != "deleted" and is_own(self._domains.cache.get(change.object.spec.requester)):
-            self._add(received(change.object))
+            self._add_new(received(change.object))
 
-    def _add(self, request: EventRequest | None) -> None:
-        if request is None or (key := key_of(request.event)) in self._written:
-            return
-        self._written.add(key)
-        self._waiting.append(request)
-        self._wake.set()
+    def _add_new(self, request: EventRequest | None) -> None:
+        if request is not None and (key := key_of(request.event)) not in self._written:
+            self._written.add(key)
+            self.add([request])

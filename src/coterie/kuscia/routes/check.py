@@ -1,7 +1,7 @@
 """What is wrong with a route, step by step, and what to do about it. Pure: `diagnose(facts)`; `probe.py` finds the
 facts.
 
-    route ─> name ─> tcp ─> tls ─> certificate ─> gateway ─> clock ─> token ─> follower ─> service
+    route ─> name ─> tcp ─> tls ─> certificate ─> gateway ─> clock ─> token ─> masters ─> follower ─> service
 
 Each step needs those before it. When one is wrong, the network steps after it are not looked at, because what they
 would say is only its echo; the token and the clock still are where there is something to say.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from coterie.kuscia.gateway.handshake.messages import TokenState
-from coterie.kuscia.routes.facts import CheckOutcome, Finding, RouteCheckFacts
+from coterie.kuscia.routes.facts import CheckOutcome, ControlPlaneLink, Finding, RouteCheckFacts, RouteFacts
 
 CLOCK_WARNING = 60.0
 """Seconds. A request for registration is refused at 300, a handshake at 900."""
@@ -24,7 +24,8 @@ _KUSCIAS_DATES = 1980
 
 
 def diagnose(facts: RouteCheckFacts) -> list[Finding]:
-    return [*_route(facts), *_network(facts), *_clock(facts), *_token(facts), *_follower(facts), *_service(facts)]
+    steps = (_route, _network, _clock, _token, _masters, _follower, _service)
+    return [finding for step in steps for finding in step(facts)]
 
 
 def sound(findings: list[Finding]) -> bool:
@@ -295,6 +296,46 @@ def _token(facts: RouteCheckFacts) -> Iterator[Finding]:
         f"look into the log of {facts.destination}'s node",
     )
     yield next((each for state, each in known.items() if state == facts.probe), odd)
+
+
+def _masters(facts: RouteCheckFacts) -> Iterator[Finding]:
+    """Where the ends have control planes of other names, those need routes of their own: calls pass without, jobs do not."""
+    link = facts.masters
+    if link is None:
+        return
+    ours = link.ours or "OUR-MASTER"
+    if not link.known:
+        yield Finding(
+            "masters",
+            CheckOutcome.WRONG,
+            f"this control plane knows no domain {link.theirs}, which serves the partner's domain",
+            f"add it: coterie domain add {link.theirs} --partner --cert {link.theirs}.crt{facts.hint}",
+        )
+        return
+    missing = [pair for pair, found in _pairs(link, ours) if found is None]
+    for (one, other), found in _pairs(link, ours):
+        if found is not None and not found.ready:
+            why = f"{found.reason}: {found.message}" if found.message else found.reason
+            yield Finding(
+                "masters",
+                CheckOutcome.WRONG,
+                f"the control planes' own route {one} -> {other} is not ready ({why}), so jobs and grants wait",
+                f"look at it: coterie route check {one} {other}{facts.hint}",
+            )
+    if missing:
+        named = ", ".join(f"{one} -> {other}" for one, other in missing)
+        yield Finding(
+            "masters",
+            CheckOutcome.WARNING,
+            f"calls pass, but jobs and grants do not: the control planes have no route {named}",
+            f"add it: coterie route add {ours} {link.theirs} --endpoint https://HOST:1080 --both{facts.hint}",
+        )
+    elif all(found is not None and found.ready for _, found in _pairs(link, ours)):
+        yield Finding("masters", CheckOutcome.OK, f"the control planes {ours} and {link.theirs} reach each other")
+
+
+def _pairs(link: ControlPlaneLink, ours: str) -> tuple[tuple[tuple[str, str], RouteFacts | None], ...]:
+    return (((ours, link.theirs), link.there), ((link.theirs, ours), link.back))
 
 
 def _follower(facts: RouteCheckFacts) -> Iterator[Finding]:

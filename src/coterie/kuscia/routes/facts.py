@@ -52,6 +52,20 @@ class RouteFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlPlaneLink:
+    """The routes between our control plane and the one that serves a partner's domain: jobs and grants go that way, calls of
+    engines do not."""
+
+    ours: str
+    """Empty: it is not known which of our domains is the control plane's."""
+    theirs: str
+    known: bool
+    """Whether the partner's control plane has a Domain object here."""
+    there: RouteFacts | None = None
+    back: RouteFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceCheck:
     """What our own gateway answers to a call of a service."""
 
@@ -69,6 +83,8 @@ class RouteCheckFacts:
     route: RouteFacts | None = None
     known_domains: tuple[str, ...] = ()
     """Of the two ends, those that have a Domain object here."""
+    masters: ControlPlaneLink | None = None
+    """None: the route itself is that of the two control planes, or both ends have the same one."""
     host: str = ""
     port: int = 0
     tls: bool = True

@@ -47,9 +47,12 @@ def encoded(pem: str) -> str:
     return base64.b64encode(pem.encode()).decode()
 
 
-def partner(name: str, certificate: str) -> Object:
-    """A domain that another control plane hosts. `certificate`: PEM."""
-    spec = {"role": PARTNER, "cert": encoded(certificate), "interConnProtocols": [KUSCIA_PROTOCOL]}
+def partner(name: str, certificate: str, master: str = "") -> Object:
+    """A domain that another control plane hosts. `certificate`: PEM; `master`: that control plane's domain, if it is not
+    the partner's own."""
+    spec: Object = {"role": PARTNER, "cert": encoded(certificate), "interConnProtocols": [KUSCIA_PROTOCOL]}
+    if master not in ("", name):
+        spec["master"] = master
     return {"metadata": {"name": name}, "spec": spec}
 
 

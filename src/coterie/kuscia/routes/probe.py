@@ -29,6 +29,7 @@ from coterie.kube.api.errors import NotFound
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.client import Client
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.domain_ownership import is_own, is_partner, master_of
 from coterie.kuscia.api.domainroutes import route_name
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, INTEROP_CONFIGS, ClusterDomainRoute, Domain
 from coterie.kuscia.gateway.handshake.messages import HandshakeFault, ProbeAnswer, decode
@@ -41,7 +42,7 @@ from coterie.kuscia.interconn.follower_status import (
     problem_sentences,
 )
 from coterie.kuscia.routes import model
-from coterie.kuscia.routes.facts import Certificate, RouteCheckFacts, RouteFacts, ServiceCheck
+from coterie.kuscia.routes.facts import Certificate, ControlPlaneLink, RouteCheckFacts, RouteFacts, ServiceCheck
 from coterie.kuscia.routes.reachability import HANDSHAKE, REVISION, node_socket
 
 _EVENTS = Kind.dynamic(builtin("events"))
@@ -61,21 +62,25 @@ class ProbeRequest:
     home: DomainPaths | None = None
     """The source's directory, when its gateway runs on this machine."""
     hint: str = ""
+    control_plane: str = ""
+    """The domain of the control plane that is asked, where that is known."""
 
 
 async def gather(client: Client, asked: ProbeRequest, clock: Clock) -> RouteCheckFacts:
     facts = RouteCheckFacts(asked.source, asked.destination, clock.now(), hint=asked.hint)
     domains = {name: await _domain(client, name) for name in (asked.source, asked.destination)}
     facts = replace(facts, known_domains=tuple(name for name, found in domains.items() if found is not None))
-    route = await _route(client, asked)
+    facts = replace(facts, masters=await _masters(client, asked, domains, facts.now))
+    route = await _route(client, asked.source, asked.destination)
     if route is None:
         return facts
     facts = replace(facts, route=route_facts(route, facts.now), last_word=await _last_word(client, asked))
-    reports = await followers_of(client, asked.destination)
+    followed = facts.masters.theirs if facts.masters is not None else asked.destination
+    reports = await followers_of(client, followed)
     facts = replace(
         facts,
-        follower_problems=tuple(problem_sentences(asked.destination, reports)),
-        follower_left_out=tuple(left_out_sentences(asked.destination, reports)),
+        follower_problems=tuple(problem_sentences(followed, reports)),
+        follower_left_out=tuple(left_out_sentences(followed, reports)),
     )
     there = domains[asked.destination]
     pem = model.certificate_of(there) if there is not None else ""
@@ -95,11 +100,33 @@ async def _domain(client: Client, name: str) -> Domain | None:
         return None
 
 
-async def _route(client: Client, asked: ProbeRequest) -> ClusterDomainRoute | None:
+async def _route(client: Client, source: str, destination: str) -> ClusterDomainRoute | None:
     try:
-        return await client.get(CLUSTER_DOMAIN_ROUTES, route_name(asked.source, asked.destination))
+        return await client.get(CLUSTER_DOMAIN_ROUTES, route_name(source, destination))
     except NotFound:
         return None
+
+
+async def _masters(
+    client: Client, asked: ProbeRequest, domains: Mapping[str, Domain | None], now: datetime
+) -> ControlPlaneLink | None:
+    """None unless one end is ours, the other a partner's, and one of them is served by a control plane of another name."""
+    partner = next((name for name, found in domains.items() if is_partner(found)), "")
+    own = next((name for name, found in domains.items() if is_own(found)), "")
+    if not partner or not own:
+        return None
+    theirs = master_of(partner, domains[partner])
+    listed = (await client.list(INTEROP_CONFIGS)).items
+    followers = [name for each in listed if each.spec.host == theirs for name in each.spec.members or ()]
+    ours = asked.control_plane or next(iter(followers), "")
+    if theirs == partner and own in (ours, *followers, *(() if ours else (own,))):
+        return None
+    known = theirs == partner or await _domain(client, theirs) is not None
+    there = await _route(client, ours, theirs) if ours else None
+    back = await _route(client, theirs, ours) if ours else None
+    return ControlPlaneLink(
+        ours, theirs, known, *(route_facts(each, now) if each is not None else None for each in (there, back))
+    )
 
 
 async def followers_of(client: Client, host: str) -> dict[str, FollowerReport]:

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 
@@ -33,10 +34,12 @@ from coterie.kuscia.sources.protocol import (
     SourceForbidden,
     SourceInfo,
     SourceReadOnly,
+    SqlSource,
     TableReadOptions,
 )
 from coterie.kuscia.sources.sealed_sources import settings_info
 from coterie.kuscia.sources.source_registry import open_source
+from coterie.kuscia.sources.sql_queries import parse_query, resolve, statement
 
 _SMALL = pa.schema([("id", pa.int64()), ("name", pa.string())])
 _MOMENT = 1_700_000_000
@@ -335,6 +338,36 @@ async def check_partitions(target: ConformanceTarget) -> None:
         await target.source.delete(place)
 
 
+async def check_sql(target: ConformanceTarget) -> None:
+    """Sources with `sql_dialect` answer queries with the rows that they mean, and write nothing for them."""
+    if not getattr(target.source, "sql_dialect", ""):
+        return
+    source = cast(SqlSource, target.source)
+    await _store(source, target.place, small_batch(0, 5), small_batch(5, 5, "it's \\ "))
+    await _expect_refusal(
+        source.sql_tables(["coterie_no_such_table"]), DataNotFound, "SQL on a table that is not there"
+    )
+    quote = "`" if source.sql_dialect == "mysql" else '"'
+    name = quote + target.place.uri.replace(quote, 2 * quote) + quote
+    text = (
+        f"SELECT a.name, b.id + 1 AS more FROM {name} a JOIN {name} b ON a.id = b.id WHERE a.id > 3 ORDER BY b.id DESC"
+    )
+    query = parse_query(text, source.sql_dialect)
+    tables = await source.sql_tables(query.tables)
+    _expect(tables[target.place.uri].columns == tuple(_SMALL.names), "sql_tables gives other columns")
+    made = statement(resolve(query, {each: found.columns for each, found in tables.items()}), tables)
+    schema = await source.query_schema(made)
+    _expect(schema.names == ["name", "more"], "query_schema gives other columns")
+    async with source.query(made, schema) as stream:
+        found = [row for batch in [each async for each in stream] for row in batch.to_pylist()]
+    wanted = [(f"it's \\ {each}" if each >= 5 else f"n{each}", each + 1) for each in range(9, 3, -1)]
+    _expect([(row["name"], row["more"]) for row in found] == wanted, "the query gives other rows, or in another order")
+    with suppress(SourceError):
+        async with source.query(f"DELETE FROM {name}", schema) as stream:
+            [each async for each in stream]
+    _expect(len(_rows(await _fetch(source, target.place, _SMALL))) == 10, "a statement of a query wrote something")
+
+
 async def check_delete(target: ConformanceTarget) -> None:
     """What is deleted is gone; what is not there cannot be deleted."""
     await _store(target.source, target.place, small_batch(0, 1))
@@ -391,6 +424,7 @@ WRITABLE: tuple[CheckRun, ...] = (
     check_required_column,
     check_odd_names,
     check_partitions,
+    check_sql,
     check_delete,
 )
 READ_ONLY: tuple[CheckRun, ...] = (check_existing_table, check_read_only)

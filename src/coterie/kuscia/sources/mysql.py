@@ -9,14 +9,15 @@ thread.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from coterie.kuscia.sources import mysql_text
-from coterie.kuscia.sources.convert import fit
+from coterie.kuscia.sources.convert import convert, fit, is_bytes
 from coterie.kuscia.sources.csv_text import Dialect, read_csv
 from coterie.kuscia.sources.files import selected
 from coterie.kuscia.sources.mysql_connection import MySQLConnection
@@ -29,15 +30,26 @@ from coterie.kuscia.sources.protocol import (
     DataSource,
     SourceError,
     SourceInfo,
+    SqlTable,
     TableReadOptions,
     TableSink,
     TableWriteOptions,
 )
-from coterie.kuscia.sources.sql_types import STAGING, mysql_type, of_mysql, table_name
+from coterie.kuscia.sources.sql_types import (
+    STAGING,
+    mysql_type,
+    of_mysql,
+    of_mysql_result,
+    query_seconds,
+    result_schema,
+    table_name,
+)
 from coterie.kuscia.sources.worker_thread import PulledFile, WorkerThread, stepping
 
 _LONGEST = 64
 _FETCH = 4096
+_UNSIGNED = 32
+"""A flag of columns on the wire."""
 _DIALECT = Dialect(nulls=("",), blank_lines_count=True)
 _COLUMNS = """
     SELECT column_name, data_type, column_type, is_nullable FROM information_schema.columns
@@ -50,8 +62,11 @@ def mysql(info: SourceInfo) -> DataSource:
 
 
 class MySQL:
+    sql_dialect = "mysql"
+
     def __init__(self, info: SourceInfo) -> None:
         self._info = info
+        self._query_seconds = query_seconds(info)
 
     async def __aenter__(self) -> DataSource:
         return self
@@ -90,6 +105,43 @@ class MySQL:
                 for batch in read_csv(file, mysql_text.wire(declared), _DIALECT, options.batch_rows):
                     yield fit(batch, declared, row)
                     row += batch.num_rows
+            finally:
+                line.close()
+
+        async with stepping(batches, line.interrupt) as stream:
+            yield stream
+
+    # SQL.
+
+    async def sql_tables(self, names: Sequence[str]) -> Mapping[str, SqlTable]:
+        async with self._lane() as (lane, line):
+            return {each: await lane.run(partial(_sql_table, line, self._info.database, each)) for each in names}
+
+    async def query_schema(self, statement: str) -> pa.Schema:
+        async with self._lane() as (lane, line):
+
+            def described() -> pa.Schema:
+                _begin_query(line, self._query_seconds)
+                return _result_schema(line, statement)
+
+            return await lane.run(described)
+
+    @asynccontextmanager
+    async def query(
+        self, statement: str, schema: pa.Schema, options: TableReadOptions = READ_ALL
+    ) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
+        line = MySQLConnection(self._info)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            try:
+                line.connect()
+                _begin_query(line, self._query_seconds)
+                if _result_schema(line, statement) != schema:
+                    raise SourceError("the columns of the query changed since it was asked for; ask again")
+                row = 0
+                for rows in line.stream(statement, min(options.batch_rows, _FETCH)):
+                    yield _cells(rows, schema, row)
+                    row += len(rows)
             finally:
                 line.close()
 
@@ -194,6 +246,45 @@ def _lines(line: MySQLConnection, place: DataLocation, declared: pa.Schema, colu
         return b"\n".join([*cells, b""])
 
     return pull
+
+
+def _sql_table(line: MySQLConnection, database: str, name: str) -> SqlTable:
+    found = _columns(line, DataLocation(name))
+    # A FLOAT is shown with six digits.
+    return SqlTable(
+        (database, name), tuple(each[0] for each in found), frozenset(each[0] for each in found if each[1] == "float")
+    )
+
+
+def _begin_query(line: MySQLConnection, seconds: int) -> None:
+    """A transaction that writes nothing, in which each statement ends in time."""
+    mariadb = b"mariadb" in line.query("SELECT VERSION()")[0][0].lower()
+    line.execute(
+        f"SET SESSION max_statement_time = {seconds}"
+        if mariadb
+        else f"SET SESSION max_execution_time = {seconds * 1000}"
+    )
+    line.execute("START TRANSACTION READ ONLY")
+
+
+def _result_schema(line: MySQLConnection, statement: str) -> pa.Schema:
+    fields = []
+    for each in line.described(f"SELECT * FROM ({statement}) AS coterie_query LIMIT 0"):
+        kind = of_mysql_result(
+            each.type_code, each.length, each.scale, each.charsetnr, unsigned=bool(each.flags & _UNSIGNED)
+        )
+        fields.append(pa.field(each.name.decode() if isinstance(each.name, bytes) else each.name, kind))
+    return result_schema(fields)
+
+
+def _cells(rows: Sequence[tuple[bytes | None, ...]], schema: pa.Schema, first_row: int) -> pa.RecordBatch:
+    columns = []
+    for field, cells in zip(schema, zip(*rows, strict=True), strict=True):
+        found = pa.array(cells, pa.large_binary())
+        columns.append(
+            convert(found if is_bytes(field.type) else found.cast(pa.large_string()), field.type, field.name, first_row)
+        )
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _begin(line: MySQLConnection, staging: str, whole: pa.Schema) -> None:

@@ -27,6 +27,7 @@ _DENIED = frozenset({1044, 1045, 1049, 1130, 1142, 1143, 1203, 1226, 1227, 1370,
 _LOST = frozenset({2003, 2006, 2013, 2014, 2055, 1053, 1040})
 _UNKNOWN = frozenset({1051, 1146})
 _NO_FIT = frozenset({1048, 1264, 1265, 1292, 1366, 1367, 1406})
+_TOO_LONG = frozenset({1969, 3024})
 _SESSION = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES,NO_ZERO_DATE,NO_ZERO_IN_DATE', "
     "time_zone = '+00:00', lock_wait_timeout = 60, net_write_timeout = 3600, net_read_timeout = 3600"
@@ -85,6 +86,12 @@ class MySQLConnection:
             while part := cursor.fetchmany(rows):
                 yield part
 
+    def described(self, statement: str) -> list[Any]:
+        """The columns of what it would give, as the driver's descriptors; no row is asked for."""
+        with self._errors(), self._connection.cursor() as cursor:
+            cursor.execute(statement)
+            return list(cursor._result.fields)
+
     def interrupt(self) -> None:
         """From any thread; everything that waits ends with an error."""
         self._stopped = True
@@ -114,6 +121,8 @@ class MySQLConnection:
                 ) from error
             if code in _UNKNOWN:
                 raise DataNotFound("there is no such table") from error
+            if code in _TOO_LONG:
+                raise SourceError(f"the query took longer than the source allows ({code})") from error
             if code in _NO_FIT:
                 raise SourceError(
                     f"a value does not fit its column in MySQL ({code}); see the column's type"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -32,11 +32,19 @@ from coterie.kuscia.sources.protocol import (
     SourceError,
     SourceInfo,
     SourceUnreachable,
+    SqlTable,
     TableReadOptions,
     TableSink,
     TableWriteOptions,
 )
-from coterie.kuscia.sources.sql_types import STAGING, of_postgresql, postgresql_type, table_name
+from coterie.kuscia.sources.sql_types import (
+    STAGING,
+    of_postgresql,
+    postgresql_type,
+    query_seconds,
+    result_schema,
+    table_name,
+)
 from coterie.kuscia.sources.worker_thread import LoopFile, WorkerThread, stepping
 
 _LONGEST = 63
@@ -47,6 +55,10 @@ _COLUMNS = """
     SELECT a.attname, t.typname, format_type(a.atttypid, a.atttypmod), a.attnotnull
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_TABLE = """
+    SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
 """
 _QUEUE = 8
 
@@ -64,9 +76,12 @@ class _Column:
 
 
 class PostgreSQL:
+    sql_dialect = "postgres"
+
     def __init__(self, info: SourceInfo) -> None:
         self._info = info
         self._database_label = f"the database {info.database} at {address_of(info.endpoint)}"
+        self._query_seconds = query_seconds(info)
 
     async def __aenter__(self) -> DataSource:
         return self
@@ -112,6 +127,8 @@ class PostgreSQL:
             ) from error
         except asyncpg.UndefinedTableError as error:
             raise DataNotFound("there is no such table") from error
+        except asyncpg.QueryCanceledError as error:
+            raise SourceError(f"{self._database_label} ended the read: it took too long") from error
         except asyncpg.DataError as error:
             raise SourceError("a value does not fit its column in PostgreSQL: " + type(error).__name__) from error
         except asyncpg.PostgresError as error:
@@ -153,16 +170,69 @@ class PostgreSQL:
                 f"{_select_expression(field, columns[field.name])} AS {_name(field.name)}" for field in declared
             )
             query = f"SELECT {shown} FROM {_name(place.uri)}{_where(partition_of(place.partition))}"
-            async with _copied_out(connection, query) as file:
+            async with self._copied(connection, query, wire, declared, options) as stream:
+                yield stream
 
-                def batches() -> Iterator[pa.RecordBatch]:
-                    row = 0
-                    for batch in read_csv(pa.PythonFile(file, mode="r"), wire, _DIALECT, options.batch_rows):
-                        yield fit(batch, declared, row)
-                        row += batch.num_rows
+    # SQL.
 
-                async with stepping(batches, file.interrupt) as stream:
-                    yield self._telling(stream)
+    async def sql_tables(self, names: Sequence[str]) -> Mapping[str, SqlTable]:
+        found = {}
+        async with self._connected() as connection:
+            for name in names:
+                quoted = _name(table_name(name, _LONGEST))
+                space = await connection.fetchval(_TABLE, quoted)
+                if space is None:
+                    raise DataNotFound(f"there is no table {name}")
+                columns = await connection.fetch(_COLUMNS, quoted)
+                found[name] = SqlTable((space, name), tuple(each[0] for each in columns))
+        return found
+
+    async def query_schema(self, statement: str) -> pa.Schema:
+        async with self._querying() as connection:
+            return result_schema(_result_fields(await _described(connection, statement)))
+
+    @asynccontextmanager
+    async def _querying(self) -> AsyncIterator[Any]:
+        """A transaction that writes nothing, finds nothing but what is named in full, and ends."""
+        async with self._connected() as connection:
+            await connection.execute(
+                "BEGIN READ ONLY; SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL standard_conforming_strings = on; "
+                f"SET LOCAL statement_timeout = '{self._query_seconds}s'"
+            )
+            yield connection
+
+    @asynccontextmanager
+    async def query(
+        self, statement: str, schema: pa.Schema, options: TableReadOptions = READ_ALL
+    ) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
+        async with self._querying() as connection:
+            columns = await _described(connection, statement)
+            if result_schema(_result_fields(columns)) != schema:
+                raise SourceError("the columns of the query changed since it was asked for; ask again")
+            wire = pa.schema([_wire(field, column) for field, column in zip(schema, columns, strict=True)])
+            shown = ", ".join(
+                f"{_select_expression(field, column)} AS {_name(field.name)}"
+                for field, column in zip(schema, columns, strict=True)
+            )
+            async with self._copied(
+                connection, f"SELECT {shown} FROM ({statement}) AS coterie_query", wire, schema, options
+            ) as stream:
+                yield stream
+
+    @asynccontextmanager
+    async def _copied(
+        self, connection: Any, query: str, wire: pa.Schema, declared: pa.Schema, options: TableReadOptions
+    ) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
+        async with _copied_out(connection, query) as file:
+
+            def batches() -> Iterator[pa.RecordBatch]:
+                row = 0
+                for batch in read_csv(pa.PythonFile(file, mode="r"), wire, _DIALECT, options.batch_rows):
+                    yield fit(batch, declared, row)
+                    row += batch.num_rows
+
+            async with stepping(batches, file.interrupt) as stream:
+                yield self._telling(stream)
 
     async def _telling(self, stream: AsyncIterator[pa.RecordBatch]) -> AsyncIterator[pa.RecordBatch]:
         with self._errors():
@@ -300,6 +370,16 @@ def _copy_value(column: pa.Array, name: str) -> pa.Array:
     if pa.types.is_time64(kind) and kind.unit == "ns":
         return convert(column, pa.time64("us"), name)
     return column
+
+
+async def _described(connection: Any, statement: str) -> list[_Column]:
+    """The columns of the result; the statement is parsed by the server and not run."""
+    prepared = await connection.prepare(statement)
+    return [_Column(each.name, each.type.name, "", False) for each in prepared.get_attributes()]
+
+
+def _result_fields(columns: list[_Column]) -> list[pa.Field]:
+    return [pa.field(each.name, of_postgresql(each.type_name, "")) for each in columns]
 
 
 def _wire(field: pa.Field, column: _Column) -> pa.Field:

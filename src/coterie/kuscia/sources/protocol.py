@@ -13,7 +13,7 @@ Blocking libraries run in threads; the event loop is never held.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -144,3 +144,37 @@ class DataSource(Protocol):
         ...
 
     async def delete(self, place: DataLocation) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SqlTable:
+    """A table as SQL names it."""
+
+    path: tuple[str, ...]
+    """Schema and name, so that nothing depends on a search path."""
+    columns: tuple[str, ...]
+    widened: frozenset[str] = frozenset()
+    """Columns that the server would show with fewer digits than they have unless they are made wider."""
+
+
+class SqlSource(DataSource, Protocol):
+    """A source that also answers SQL. The statements are made by `sql_queries.py`: one SELECT, names in full."""
+
+    @property
+    def sql_dialect(self) -> str:
+        """One of `sql_queries.DIALECTS`."""
+        ...
+
+    async def sql_tables(self, names: Sequence[str]) -> Mapping[str, SqlTable]:
+        """DataNotFound where one is not a table of the source."""
+        ...
+
+    async def query_schema(self, statement: str) -> pa.Schema:
+        """Of the result. Nothing is run."""
+        ...
+
+    def query(
+        self, statement: str, schema: pa.Schema, options: TableReadOptions = ...
+    ) -> AbstractAsyncContextManager[AsyncIterator[pa.RecordBatch]]:
+        """In a transaction that cannot write, ended by the source's time limit. `schema`: as `query_schema` gave it."""
+        ...

@@ -7,12 +7,15 @@ MySQL.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pyarrow as pa
 
-from coterie.kuscia.sources.protocol import SourceError, SourceForbidden
+from coterie.kuscia.sources.protocol import SourceError, SourceForbidden, SourceInfo
 
 STAGING = "coterie_staging_"
+_QUERY_SECONDS = 600
+_MOST_SECONDS = 86_400
 _DIGITS = {"s": "", "ms": "(3)", "us": "(6)", "ns": "(6)"}
 
 _MYSQL = {
@@ -130,6 +133,31 @@ def of_mysql(data_type: str, column_type: str) -> pa.DataType:
     return _UNSIGNED.get(found, found) if "unsigned" in column_type else found
 
 
+_TINY, _SHORT, _LONG, _FLOAT, _DOUBLE, _TIMESTAMP, _LONGLONG, _INT24 = 1, 2, 3, 4, 5, 7, 8, 9
+_DATE, _TIME, _DATETIME, _YEAR, _BIT, _NEWDECIMAL = 10, 11, 12, 13, 16, 246
+_TEXTS = frozenset({249, 250, 251, 252, 253, 254})
+_OF_CODE = {
+    _TINY: pa.int8(), _SHORT: pa.int16(), _LONG: pa.int32(), _INT24: pa.int32(), _LONGLONG: pa.int64(), _FLOAT: pa.float32(), _DOUBLE: pa.float64(),
+    _DATE: pa.date32(), _TIME: pa.time64("us"), _DATETIME: pa.date64(), _YEAR: pa.int16(), _BIT: pa.binary(),
+}  # fmt: skip
+_BINARY_CHARSET = 63
+
+
+def of_mysql_result(code: int, length: int, scale: int, charset: int, *, unsigned: bool) -> pa.DataType:
+    """Of a column of a result, as the server describes it on the wire."""
+    if code == _TINY and length == 1:
+        return pa.bool_()
+    if code == _TIMESTAMP:
+        return pa.timestamp("us" if scale else "s")
+    if code == _NEWDECIMAL:
+        precision = length - (scale > 0) - (not unsigned)
+        return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(min(precision, 76), min(scale, 76))
+    if code in _TEXTS:
+        return pa.binary() if charset == _BINARY_CHARSET else pa.large_string()
+    found = _OF_CODE.get(code, pa.string())
+    return _UNSIGNED.get(found, found) if unsigned else found
+
+
 def of_postgresql(type_name: str, shown: str) -> pa.DataType:
     """`type_name`: typname; `shown`: as format_type shows it."""
     return _decimal(shown) if type_name == "numeric" else _FROM_POSTGRESQL.get(type_name, pa.string())
@@ -152,3 +180,19 @@ def table_name(uri: str, longest: int) -> str:
     if uri.startswith(STAGING):
         raise SourceForbidden(f"{uri!r} is a table that is being written; choose another name")
     return uri
+
+
+def query_seconds(info: SourceInfo) -> int:
+    """How long a query of an engine may run, by the source's setting."""
+    text = info.extra.get("query_seconds") or str(_QUERY_SECONDS)
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:7]) <= _MOST_SECONDS):
+        raise SourceError(f"`query_seconds` of the source is a whole number between 1 and {_MOST_SECONDS}")
+    return int(text)
+
+
+def result_schema(fields: Sequence[pa.Field]) -> pa.Schema:
+    names = [each.name for each in fields]
+    double = sorted({each for each in names if names.count(each) > 1})
+    if double:
+        raise SourceError(f"the query has several columns {', '.join(double)}; give them different names with AS")
+    return pa.schema(fields)

@@ -6,6 +6,7 @@ import itertools
 import os
 import stat
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,24 @@ class TestRanges:
         ranges.release(record, ranges.claim(record, None))
         assert not (tmp_path / "run").exists()
         assert ranges.claim(record, None) == 0
+
+    def test_supervisors_that_come_and_go_at_once_do_not_meet(self, tmp_path: Path) -> None:
+        def come_and_go(name: str) -> None:
+            record = self.record(tmp_path, name)
+            for _ in range(150):
+                ranges = self.ranges(tmp_path)
+                ranges.release(record, ranges.claim(record, None))
+
+        with ThreadPoolExecutor(4) as threads:
+            for done in [threads.submit(come_and_go, f"pod-{number}") for number in range(4)]:
+                done.result(60)
+        assert not (tmp_path / "run").exists()
+
+    def test_a_file_in_the_place_of_the_directory_is_told(self, tmp_path: Path) -> None:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "users").touch()
+        with pytest.raises(NotADirectoryError):
+            self.ranges(tmp_path)
 
     def test_the_ranges_do_not_meet(self) -> None:
         def spans(slot: int, large: list[int]) -> list[tuple[int, int]]:

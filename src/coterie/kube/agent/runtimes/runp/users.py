@@ -29,6 +29,7 @@ DIRECTORY = "/run/coterie/users"
 _FIRST_LARGE, _MOST_LARGE = 0x30000000, 64
 """Ids of 65536 and more, which a pod may ask for as well, are mapped one by one to a small range of their own."""
 _LOCK = "lock"
+_LOCK_ATTEMPTS = 1000
 
 
 def is_root() -> bool:
@@ -166,13 +167,17 @@ class UserRanges:
 
     def _lock(self) -> int:
         path = f"{self._directory}/{_LOCK}"
-        while True:
-            os.makedirs(self._directory, mode=0o700, exist_ok=True)
-            try:
+        for _ in range(_LOCK_ATTEMPTS):
+            # Another supervisor may remove file and directories with the last pod of the machine, at any of these steps.
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                os.makedirs(self._directory, mode=0o700, exist_ok=True)
                 handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                fcntl.flock(handle, fcntl.LOCK_EX)
-                if os.stat(path).st_ino == os.fstat(handle).st_ino:
-                    return handle
-                os.close(handle)
-            except FileNotFoundError:
-                continue  # another supervisor removed it with the last pod of the machine
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX)
+                    if os.stat(path).st_ino == os.fstat(handle).st_ino:
+                        held, handle = handle, -1
+                        return held
+                finally:
+                    if handle >= 0:
+                        os.close(handle)
+        raise OSError(errno.ENOTDIR, "no directory can be made for the ranges of user ids", self._directory)
