@@ -104,7 +104,7 @@ USER_TESTS := $(addprefix tests/kube/agent/runp/test_runp_,network.py users.py i
 test-user: $(STAMP) psi-or-skip secretflow-or-skip  ## the tests of pods and networks; as an ordinary user they take another way than as root
 	$(BIN)/pytest -q -n $(JOBS) --dist loadgroup -k 'not (secretflow and flight)' $(USER_TESTS)
 
-kubernetes: setup  ## kube-controller-manager and kube-scheduler of Kubernetes against our API server (builds them with Go)
+kubernetes: setup  ## Kubernetes' own controllers on our API server, ours on a real kube-apiserver, the Helm chart (builds them with Go)
 	@scripts/get-kubernetes
 	COTERIE_REAL_KUBERNETES=1 $(BIN)/pytest -q tests/real_kubernetes
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 
@@ -16,6 +17,7 @@ from coterie.cli.gateway_status import GatewayState
 from coterie.kube.client import kubeconfig
 from coterie.kube.client.client import Client
 from coterie.kube.client.http_transport import HttpTransport
+from coterie.kuscia.api.kuscia_wire import KusciaWireForm
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.routes.model import RouteLine
 from coterie.node import config
@@ -246,6 +248,27 @@ def test_ways_that_are_not_direct(plane, option, way):
         assert f"cdr joe-{plane.peer} coterie.io/carry-for={plane.own}" in made.out
 
 
+def test_weaker_forms_are_asked_for_and_named(plane):
+    befriended(plane)
+    words = ("route", "add", plane.own, plane.peer, "--endpoint", "https://b:1080", "--both", "--kuscia-wire")
+    refused = plane(*words, "nonsense")
+    assert (refused.code, "none of body-encryption, no-client-certificate" in refused.err) == (2, True)
+    refused = plane(*words, "body-encryption")
+    assert (refused.code, "needs --body-encryption" in refused.err) == (1, True)
+    alone = ("route", "add", plane.own, plane.peer, "--endpoint", "https://b:1080", "--kuscia-wire")
+    assert "is for a route from a partner" in plane(*alone, "no-client-certificate").err
+    made = plane(*words, "no-client-certificate,changing-certificate")
+    assert made.code == 0, made.err
+    assert made.err.count("Warning: ") == 2 and "whoever learns its token" in made.err
+    listed = {each["source"]: each["kusciaWire"] for each in json.loads(plane("route", "ls", "-o", "json").out)}
+    assert (listed[plane.own], listed[plane.peer]) == (["changing-certificate"], ["no-client-certificate"])
+    steps = json.loads(plane("route", "check", plane.peer, plane.own, "-o", "json").out)["steps"]
+    assert [each["verdict"] for each in steps if each["step"] == "wire"] == ["warning"]
+    assert plane(*words[:-1]).lines[0].endswith(" changed")
+    listed = {each["source"]: each["kusciaWire"] for each in json.loads(plane("route", "ls", "-o", "json").out)}
+    assert (listed[plane.own], listed[plane.peer]) == ([], [])
+
+
 def test_a_route_of_ours_needs_an_address(plane):
     befriended(plane)
     told = plane("route", "add", plane.own, plane.peer)
@@ -285,6 +308,13 @@ def node(**more):
 def test_protections_that_are_switched_off(more, line, said):
     found = gateway_status.switched_off([node(**more)], [line])
     assert [part in sentence for part, sentence in zip(said, found, strict=True)] == [True] * len(said)
+
+
+def test_weaker_forms_of_a_route_are_protections_off():
+    line = replace(READY, kuscia_wire=(KusciaWireForm.BODY_ENCRYPTION,))
+    (said,) = gateway_status.switched_off([], [line, line])
+    assert said.startswith("alice -> bob: bodies are encrypted in Kuscia's format")
+    assert said.endswith("(coterie.io/kuscia-wire: body-encryption)")
 
 
 def test_what_does_not_work_is_said_with_the_next_step():

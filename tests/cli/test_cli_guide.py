@@ -19,6 +19,7 @@ MORE = (
         for name in (
             "network.md",
             "joined-networks.md",
+            "kuscia-partners.md",
             "jobs.md",
             "functions.md",
             "gpu-jobs.md",

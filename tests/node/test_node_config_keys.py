@@ -125,6 +125,7 @@ USED = [
     ("store", "etcd://h/p", "store.label", "etcd://h/p", MASTER),
     ("datastoreEndpoint", "postgres://u@h/d", "store.label", "postgresql://h/d", MASTER),
     ("apiServer.auditPolicy", "policy.yaml", "api.audit_policy", "policy.yaml", MASTER),
+    ("apiServer.kubeconfig", "in-cluster", "api.kubeconfig", "in-cluster", MASTER),
     ("controllers.profile", "standard", "controllers.pod_eviction_seconds", 5, MASTER),
     ("controllers.profile", "quick", "controllers.node_grace_seconds", 6, MASTER),
     ("controllers.nodeGraceSeconds", 5, "controllers.node_grace_seconds", 5, MASTER),

@@ -27,6 +27,7 @@ from mesh_kit import (
 )
 
 from coterie.base import pki
+from coterie.kuscia.api.types.domain import DOMAIN_ROUTES
 from coterie.kuscia.gateway import snapshot_source as feeds
 from coterie.kuscia.gateway.addresses import KeyPair, Protocol
 from coterie.kuscia.gateway.model import SnapshotInputs
@@ -237,6 +238,20 @@ async def test_what_cannot_be_done_is_told_where_it_was_asked(tmp_path: Path) ->
         assert (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == ("Service", "odd")
         assert "smtp" in event["message"]
         assert [each.about for each in bob.part("gateway-feed").status.problems] == ["service odd"]
+
+
+async def test_weaker_forms_of_a_route_are_named_where_they_were_asked_for(tmp_path: Path) -> None:
+    async with control_plane("bob", tmp_path) as bob:
+        spec: dict[str, Any] = {"source": "zed", "destination": "bob", "authenticationType": "Token"}
+        spec["tokenConfig"] = {"tokenGenMethod": "RSA-GEN"}
+        meta = {"name": "zed-bob", "namespace": "bob"}
+        annotations = {"coterie.io/kuscia-wire": "no-client-certificate"}
+        await bob.client.create(
+            DOMAIN_ROUTES.as_dynamic, {"metadata": {**meta, "annotations": annotations}, "spec": spec}, "bob"
+        )
+        event = await told(bob, "ProtectionOff")
+        assert (event["involvedObject"]["kind"], event["involvedObject"]["name"]) == ("DomainRoute", "zed-bob")
+        assert "whoever learns its token" in event["message"]
 
 
 async def test_a_taken_port_is_said_at_once(tmp_path: Path) -> None:

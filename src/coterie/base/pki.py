@@ -13,7 +13,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography import x509
@@ -31,6 +32,7 @@ CA_LIFE = timedelta(days=3650)
 LEAF_LIFE = timedelta(days=365)
 # Clocks of two machines differ; a certificate that is valid "from now" would be refused by the slower one.
 _BACKDATE = timedelta(minutes=5)
+_ANCHOR_BEGINS, _ANCHOR_ENDS = datetime(1970, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 
 
 class PkiError(Exception):
@@ -313,6 +315,38 @@ def signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     except (ValueError, TypeError, InvalidSignature):
         return False
     return True
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+
+
+@lru_cache(maxsize=256)
+def trust_anchor(pem: str) -> str:
+    """PEM of an authority with the name and key of this certificate: what that key signed, under that name, verifies by it.
+
+    For a verifier that takes nothing but authorities. An authority at the root is believed as it is; its signature means
+    nothing and here is nobody's. A certificate that is an authority already is itself. The same certificate always gives
+    the same bytes.
+    """
+    known = load_certificate(pem.encode())
+    if known.subject == known.issuer and _is_authority(known):
+        return certificate_pem(known).decode()
+    anchor = (
+        x509.CertificateBuilder()
+        .subject_name(known.subject)
+        .issuer_name(known.subject)
+        .public_key(public_key_of(known))
+        .serial_number(1)
+        .not_valid_before(_ANCHOR_BEGINS)
+        .not_valid_after(_ANCHOR_ENDS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(_key_usage(authority=True), critical=True)
+    )
+    return certificate_pem(anchor.sign(ed25519.Ed25519PrivateKey.from_private_bytes(bytes(32)), None)).decode()
 
 
 def signed_by_key(certificate: x509.Certificate, key: PublicKey) -> bool:

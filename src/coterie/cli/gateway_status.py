@@ -16,6 +16,8 @@ import orjson
 
 from coterie.cli import background
 from coterie.kube.agent.runtimes.runp import pod_networks
+from coterie.kuscia.api.kuscia_wire import WEAKNESSES
+from coterie.kuscia.api.labels import COTERIE_KUSCIA_WIRE
 from coterie.kuscia.gateway import orphaned_envoy
 from coterie.kuscia.gateway.addresses import Protocol
 from coterie.kuscia.gateway.admin import Admin, AdminError, Readback, pending, refusals
@@ -235,6 +237,12 @@ def switched_off(nodes: Sequence[NodeSettings], lines: Sequence[RouteLine]) -> l
             for each in node.notices
             if each.sentence == READABLE_SENTENCE
         ]
-    return out + [
-        f"{line.name}: no token is asked for (authenticationType: None)" for line in lines if line.auth == "None"
-    ]
+    out += [f"{line.name}: no token is asked for (authenticationType: None)" for line in lines if line.auth == "None"]
+    # Two control planes of one machine both have the route.
+    return out + sorted(
+        {
+            f"{line.name}: {WEAKNESSES[form]} ({COTERIE_KUSCIA_WIRE}: {form})"
+            for line in lines
+            for form in line.kuscia_wire
+        }
+    )

@@ -138,6 +138,14 @@ _STORE_ACTIONS = (
     Command("store restore", "put a backup into a store", _NODE, "FILE STORE [--replace]"),
     Command("store migrate", "copy all objects into another store", _NODE, "FROM TO [--replace]"),
 )
+_INSTALL_ACTIONS = (
+    Command(
+        "install kubernetes",
+        "prepare a Kubernetes cluster for a control plane",
+        _NODE,
+        "--print|--apply|--delete [options]",
+    ),
+)
 _NODE_ACTIONS = (
     Command("node add", "register a machine and write its join file", _NODE, "NAME --address IP [-o FILE] [options]"),
     Command("node join", "make this machine a node", _NODE, "[FILE|-] [options]"),
@@ -197,6 +205,7 @@ COMMANDS = (
     Command(
         "store", "move, back up and check the objects of a node", _NODE, "ACTION [options]", actions=_STORE_ACTIONS
     ),
+    Command("install", "prepare somebody's cluster", _NODE, "ACTION [options]", actions=_INSTALL_ACTIONS),
     Command("bandwidth", "show and set the bandwidth of nodes and links", _NODE, "[AMOUNT --node NAME | --link A,B]"),
     Command("status", "show whether nodes, gateways and routes are ready", _NODE, "[-o FORMAT]"),
     Command(

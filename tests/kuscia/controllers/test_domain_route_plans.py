@@ -325,14 +325,19 @@ def test_what_becomes_of_a_copy(there: DomainRoute, field: str) -> None:
 
 
 def test_how_and_whom_to_carry_is_copied_and_withdrawn() -> None:
-    said = {"coterie.io/carry-for": "carol", "coterie.io/transit": "hop-by-hop", "other": "x"}
+    said = {
+        "coterie.io/carry-for": "carol",
+        "coterie.io/transit": "hop-by-hop",
+        "coterie.io/kuscia-wire": "no-client-certificate",
+        "other": "x",
+    }
     found = cdr()
     there = copy_of(replace(found, metadata=replace(found.metadata, annotations=said)))
     assert there.metadata.annotations is not None
     assert {key for key in there.metadata.annotations if key in said} == said.keys() - {"other"}
     made = copying.copies(found, an_end("alice"), an_end("bob", "partner"), {"alice": there}, ())
     ((_, patch),) = made.change
-    assert patch["metadata"]["annotations"] == {"coterie.io/carry-for": None, "coterie.io/transit": None}
+    assert patch["metadata"]["annotations"] == dict.fromkeys(said.keys() - {"other"})
 
 
 def test_copies_that_no_longer_belong_are_removed() -> None:

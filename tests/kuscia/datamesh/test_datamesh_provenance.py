@@ -150,7 +150,7 @@ async def test_data_add_adopts_nothing_of_others(alice: World) -> None:
 
 
 def test_partners_have_no_rights_on_records() -> None:
-    for rule in objects._PARTNER_RULES:
+    for rule in objects.PARTNER_RULES:
         assert "domaindatarecords" not in rule["resources"] and "*" not in rule["resources"]
 
 

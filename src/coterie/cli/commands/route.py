@@ -23,6 +23,8 @@ from coterie.kube.api.errors import NotFound
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api.domain_ownership import is_own, is_partner, master_of
 from coterie.kuscia.api.domainroutes import route_faults, route_name
+from coterie.kuscia.api.kuscia_wire import WEAKNESSES, KusciaWireForm, wire_faults, wire_forms
+from coterie.kuscia.api.labels import COTERIE_KUSCIA_WIRE
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute, Domain
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.kuscia.routes import check, model, probe
@@ -45,6 +47,7 @@ Examples:
   coterie route add alice bob --endpoint https://10.0.0.2:1080 --cert bob.crt   # also adds bob as a partner
   coterie route add alice carol --via bob                # bob forwards the traffic; it stays encrypted end to end
   coterie route add alice dave --tunnel                  # dave has no public port and connects to us
+  coterie route add alice kuscia1 --endpoint https://10.0.0.9:1080 --both --kuscia-wire no-client-certificate
   coterie route ls
   coterie route check alice bob --service psi
   coterie route rm alice bob --both
@@ -70,6 +73,12 @@ def arguments(parser: options.Parser) -> None:
     make.add_argument("--via", metavar="DOMAIN", default="", help="domain that forwards the traffic (transit)")
     make.add_argument("--tunnel", action="store_true", help="the destination has no public port and connects to us")
     make.add_argument("--body-encryption", action="store_true", help="also encrypt bodies between the two gateways")
+    make.add_argument(
+        "--kuscia-wire",
+        metavar="FORMS",
+        default="",
+        help="weaker forms that a partner with Kuscia needs, with commas: " + ", ".join(KusciaWireForm),
+    )
     make.add_argument("--cert", metavar="FILE", default="", help="certificate of the partner, if it is not added yet")
     parser.add_argument("--both", action="store_true", help="for add and rm: also the reverse route")
     parser.add_argument("--service", metavar="NAME", default="", help="for check: also test access to this service")
@@ -119,9 +128,14 @@ async def _add(session: CliSession, args: argparse.Namespace) -> int:
                 f"Error: this control plane knows no domain {name}; add it with "
                 f"`coterie domain add {name} --partner --cert {name}.crt`, or name its certificate here with --cert"
             )
-    wanted = [_desired_route(args, source, destination, endpoint)]
+    forms = _wire_forms(args.kuscia_wire)
+    here, back = (_forms_for(forms, *pair, ends) for pair in ((source, destination), (destination, source)))
+    if unused := forms - here - (back if args.both else frozenset()):
+        way = "from" if KusciaWireForm.NO_CLIENT_CERTIFICATE in unused else "to"
+        raise UsageError(f"--kuscia-wire: {', '.join(sorted(unused))} is for a route {way} a partner")
+    wanted = [_desired_route(args, source, destination, endpoint, here)]
     if args.both:
-        wanted.append(model.route(destination, source, body_encryption=args.body_encryption))
+        wanted.append(model.route(destination, source, body_encryption=args.body_encryption, kuscia_wire=back))
     for each in wanted:
         _refuse_faults(each, ends)
     made = [await _put(session, each) for each in wanted]
@@ -130,7 +144,10 @@ async def _add(session: CliSession, args: argparse.Namespace) -> int:
         session.app.write(as_text(objects[0] if len(objects) == 1 else as_list(objects), args.output))
         return 0
     for each, word in made:
-        session.app.say(f"route {each['spec']['source']} -> {each['spec']['destination']} {word}")
+        name = f"{each['spec']['source']} -> {each['spec']['destination']}"
+        session.app.say(f"route {name} {word}")
+        for form in sorted(wire_forms(each["metadata"].get("annotations"))):
+            session.app.warn(f"Warning: {name}: {WEAKNESSES[form]} (--kuscia-wire {form})")
     for line in _next_steps(args, ends):
         session.app.say(line)
     return 0
@@ -145,9 +162,40 @@ def _endpoint(text: str) -> MasterEndpoint | None:
         raise UsageError(f"--endpoint: {problem}") from problem
 
 
-def _desired_route(args: argparse.Namespace, source: str, destination: str, endpoint: MasterEndpoint | None) -> Object:
+def _wire_forms(text: str) -> frozenset[KusciaWireForm]:
+    words = {word.strip() for word in text.split(",")} - {""}
+    if unknown := sorted(words - set(KusciaWireForm)):
+        raise UsageError(f"--kuscia-wire: {', '.join(unknown)} is none of {', '.join(KusciaWireForm)}")
+    return frozenset(map(KusciaWireForm, words))
+
+
+def _forms_for(
+    forms: frozenset[KusciaWireForm], source: str, destination: str, ends: dict[str, Domain | None]
+) -> frozenset[KusciaWireForm]:
+    """Those that mean something in this direction: who calls shows no certificate, who is called a new one."""
+    meant = set(forms)
+    if not is_own(ends[destination]):
+        meant.discard(KusciaWireForm.NO_CLIENT_CERTIFICATE)
+    if not is_own(ends[source]):
+        meant.discard(KusciaWireForm.CHANGING_CERTIFICATE)
+    return frozenset(meant)
+
+
+def _desired_route(
+    args: argparse.Namespace,
+    source: str,
+    destination: str,
+    endpoint: MasterEndpoint | None,
+    forms: frozenset[KusciaWireForm],
+) -> Object:
     return model.route(
-        source, destination, endpoint, via=args.via, tunnel=args.tunnel, body_encryption=args.body_encryption
+        source,
+        destination,
+        endpoint,
+        via=args.via,
+        tunnel=args.tunnel,
+        body_encryption=args.body_encryption,
+        kuscia_wire=forms,
     )
 
 
@@ -172,9 +220,11 @@ def _refuse_faults(wanted: Object, ends: dict[str, Domain | None]) -> None:
     """Before the server has it: a route that says nonsense would only say so in its status."""
     read = CLUSTER_DOMAIN_ROUTES.decode(orjson.dumps(wanted))
     source = ends[read.spec.source]
-    faults = route_faults(read.spec, dials=is_own(source))
+    faults = [*route_faults(read.spec, dials=is_own(source)), *wire_faults(read.metadata.annotations, read.spec)]
     if faults:
         message = "; ".join(faults).replace("endpoint.host: give", "--endpoint: give")
+        message = message.replace(f"annotation {COTERIE_KUSCIA_WIRE}", "--kuscia-wire")
+        message = message.replace("needs bodyEncryption", "needs --body-encryption")
         raise CliError(f"Error: the route {read.spec.source} -> {read.spec.destination} cannot work: {message}")
 
 
@@ -189,9 +239,17 @@ async def _put(session: CliSession, wanted: Object) -> tuple[Object, str]:
     wrong = {key: value for key, value in asked.items() if before["spec"].get(key) != value}
     if "endpoint" in wrong and wrong["endpoint"] is None:
         del wrong["endpoint"]  # nothing was said of it; an address that is known does no harm
-    if not wrong:
+    patch: Object = {"spec": wrong} if wrong else {}
+    forms, known = (_wire_annotation(each) for each in (wanted, before))
+    if forms != known:
+        patch["metadata"] = {"annotations": {COTERIE_KUSCIA_WIRE: forms}}
+    if not patch:
         return before, "unchanged"
-    return await session.client.patch(_ROUTE, name, "", {"spec": wrong}), "changed"
+    return await session.client.patch(_ROUTE, name, "", patch), "changed"
+
+
+def _wire_annotation(route: Object) -> str | None:
+    return (route["metadata"].get("annotations") or {}).get(COTERIE_KUSCIA_WIRE)
 
 
 def _next_steps(args: argparse.Namespace, ends: dict[str, Domain | None]) -> list[str]:

@@ -1,6 +1,6 @@
 """Kuscia's controllers: see `kube/control/registry.py`.
 
-The node provides: `control_plane` (the domain that runs it), `port_pool`, `partner_quotas`, `workload_approve`, `job_retention` (seconds), `stall_seconds`,
+The node provides: `control_plane` (the domain that runs it), `installed_roles` (whether roles of domains are somebody else's), `port_pool`, `partner_quotas`, `workload_approve`, `job_retention` (seconds), `stall_seconds`,
 `interconn` (whether it runs), `evidence` (EvidenceRecorder, None where nothing is recorded), `job_evidence` (JobEvidence) and `witnesses` likewise, `job_metrics`, `grant_signer` (of the domain's own grants), and `domaindata_gc` (settings) where old DomainData is to be removed.
 """
 
@@ -18,7 +18,10 @@ _HERE = "coterie.kuscia.controllers"
 
 CONTROLLERS = (
     ControllerSpec(
-        "domain", f"{_HERE}.domain.controller", events="domain-controller", needs={"control_plane": "control_plane"}
+        "domain",
+        f"{_HERE}.domain.controller",
+        events="domain-controller",
+        needs={"control_plane": "control_plane", "installed_roles": "installed_roles"},
     ),
     ControllerSpec(
         "clusterdomainroute",

@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any
 
 from coterie.base.pki import PkiError, fingerprint, load_certificate
+from coterie.kuscia.api.kuscia_wire import KusciaWireForm
 from coterie.kuscia.gateway.addresses import Protocol
 from coterie.kuscia.gateway.matching import by_header, by_sender, then, verdict
 from coterie.kuscia.gateway.model import NOOP_TOKEN, Authentication, Route, SnapshotInputs, SnapshotProblem
@@ -130,6 +131,8 @@ def _keys(route: Route, protocol: Protocol) -> tuple[list[str], SnapshotProblem 
         certificates, problem = pins(route)
         if problem is not None:
             return [], problem
+        if KusciaWireForm.NO_CLIENT_CERTIFICATE in route.kuscia_wire and route.authentication is Authentication.TOKEN:
+            certificates = (*certificates, "")
         if not certificates:
             return [], SnapshotProblem(
                 about(route), f"protocol MTLS, and no certificate of {route.source} is known that counts today"

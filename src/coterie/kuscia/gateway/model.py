@@ -17,6 +17,7 @@ from pathlib import Path
 
 from coterie.base.secret import SecretValue
 from coterie.kube.network.ingress.model import NO_INGRESS, IngressTable
+from coterie.kuscia.api.kuscia_wire import KusciaWireForm
 from coterie.kuscia.gateway.addresses import IngressListeners, KeyPair, PodNetwork, Protocol, SocketAddress
 
 MASTER = "master"
@@ -89,6 +90,8 @@ class Route:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Added at the destination to each request of this source; may carry credentials."""
     body_encryption: str = ""
+    kuscia_wire: frozenset[KusciaWireForm] = frozenset()
+    """The weaker forms that it uses."""
     aliases: tuple[str, ...] = ()
     """Further names of the destination: a lite reaches its control plane as `master` too."""
 

@@ -17,6 +17,7 @@ from coterie.base.secret import SecretValue
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types import network
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.kuscia_wire import wire_forms
 from coterie.kuscia.gateway.addresses import KeyPair, SocketAddress
 from coterie.kuscia.gateway.model import (
     Affinity,
@@ -177,6 +178,7 @@ def route_of(
         client=client,
         source_addresses=tuple(spec.get("sourceWhiteIPList") or ()),
         headers=tuple(sorted((spec.get("requestHeadersToAdd") or {}).items())),
+        kuscia_wire=wire_forms(annotations),
         body_encryption=str((spec.get("bodyEncryption") or {}).get("algorithm") or ""),
         aliases=tuple(aliases),
     )

@@ -65,6 +65,8 @@ class GatewaySettings:
     """Where engines' progress is heard, on a control plane."""
     kuscia_api: SocketAddress | None = None
     """Where KusciaAPI takes what lites send, on a control plane."""
+    functions: bool = True
+    """Partners may call functions, on a control plane whose API has them."""
     diagnose: bool = True
     """Partners may measure their links to us (`gateway.diagnose`)."""
     transport: bool = False

@@ -31,6 +31,7 @@ from coterie.kube.network.ingress.model import NO_INGRESS, IngressProblem, Ingre
 from coterie.kube.network.ingress.plan import NO_OBJECTS, IngressObjects, ingress_table
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domainroutes import route_faults
+from coterie.kuscia.api.kuscia_wire import KusciaWireForm, wire_faults
 from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, KUSCIA_PROTOCOL, Domain, DomainRoute, Gateway
 from coterie.kuscia.gateway.addresses import KeyPair, Protocol, SocketAddress
 from coterie.kuscia.gateway.certificate_validity import next_change, out_of_date
@@ -179,8 +180,9 @@ def inputs_of(
         identity=KeyPair(identity.certificate_file, identity.key_file),
         shown=settings.external_tls.pair if settings.external_tls is not None else None,
         fingerprint=_fingerprint(identity.certificate),
-        # A lite that comes to register has no certificate that anybody knows.
-        newcomers=settings.control_plane and settings.protocol is Protocol.MTLS,
+        # A lite that comes to register has no certificate that anybody knows, and some partners show none.
+        newcomers=settings.protocol is Protocol.MTLS
+        and (settings.control_plane or any(_shows_none(each, settings.domain) for each in routes)),
         aliases=(MASTER,) if settings.control_plane else (),
         routes=tuple(routes),
         services=tuple(services),
@@ -200,6 +202,10 @@ def inputs_of(
         transit=tuple(grant for each in world.routes if not each.metadata.deleting for grant in grants_of(each)),
     )
     return inputs, problems
+
+
+def _shows_none(route: Route, ours: str) -> bool:
+    return route.destination == ours and KusciaWireForm.NO_CLIENT_CERTIFICATE in route.kuscia_wire
 
 
 def _functions(world: GatewayObjects, settings: GatewaySettings, places: GatewayPaths) -> FunctionsInbox | None:
@@ -427,7 +433,7 @@ def _route(
     world: GatewayObjects, settings: GatewaySettings, each: DomainRoute, certificate: tuple[str, ...]
 ) -> Route | SnapshotProblem:
     name = each.metadata.name
-    if faults := route_faults(each.spec, dials=False):
+    if faults := [*route_faults(each.spec, dials=False), *wire_faults(each.metadata.annotations, each.spec)]:
         # One thing that Envoy does not take would keep every later change from it.
         return SnapshotProblem(f"route {name}", "; ".join(faults))
     opened = world.tokens.get(name, ())

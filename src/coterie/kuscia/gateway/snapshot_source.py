@@ -28,6 +28,7 @@ from coterie.kube.api.types.ingress import DNSES, INGRESSES
 from coterie.kube.api.types.network import SERVICES
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder, reference_to
+from coterie.kuscia.api.kuscia_wire import WEAKNESSES
 from coterie.kuscia.api.types.domain import DOMAIN_ROUTES, GATEWAYS, DomainRoute
 from coterie.kuscia.gateway.addresses import PodNetwork, SocketAddress
 from coterie.kuscia.gateway.bearer import BearerTokens
@@ -36,6 +37,7 @@ from coterie.kuscia.gateway.client_certificates import ClientKeyFiles
 from coterie.kuscia.gateway.crypt.keys import keys_of
 from coterie.kuscia.gateway.crypt.process import BodyEncryptionProcess
 from coterie.kuscia.gateway.envoy import Applied, Envoy
+from coterie.kuscia.gateway.identity import about
 from coterie.kuscia.gateway.listeners import filter_file
 from coterie.kuscia.gateway.model import PodCaller, Route, SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.names import POD_FILTER
@@ -134,6 +136,7 @@ class SnapshotSource:
         self._accepted: SnapshotInputs | None = None
         self._good: EnvoyResources | None = None
         self._reported: frozenset[SnapshotProblem] = frozenset()
+        self._weak: frozenset[SnapshotProblem] = frozenset()
         self._log = logger("gateway.feed").bind(domain=settings.domain)
         self._watching = WatchedObjects(informers, settings, self.notify_change, clock, self._out_of_date)
 
@@ -208,6 +211,7 @@ class SnapshotSource:
         self._objects_changed = False
         world, inputs, resources, problems = await self._made()
         self._report_problems(problems)
+        self._report_weak_forms(inputs)
         await self._give_keys(inputs)
         applied = await self._envoy.begin(resources)
         if applied.refused and LISTENERS_FILE in applied.pending:
@@ -224,6 +228,7 @@ class SnapshotSource:
     async def _follow(self) -> None:
         world, inputs, resources, problems = await self._made()
         self._report_problems(problems)
+        self._report_weak_forms(inputs)
         if inputs == self._last:
             self._report(world)
             if self._on_ingresses is not None:
@@ -329,6 +334,18 @@ class SnapshotSource:
         for problem in sorted(self._reported - now):
             self._log.info("Rejected configuration resolved", about=problem.about, why=problem.message)
         self._reported = now
+
+    def _report_weak_forms(self, inputs: SnapshotInputs) -> None:
+        """What routes do without because they asked for it: at each start, and when it changes."""
+        now = frozenset(
+            SnapshotProblem(about(route), WEAKNESSES[form]) for route in inputs.routes for form in route.kuscia_wire
+        )
+        for weak in sorted(now - self._weak):
+            self._log.warning("Protection switched off by a route", about=weak.about, weakness=weak.message)
+            self._warn(self._subject(weak), "ProtectionOff", weak.message)
+        for weak in sorted(self._weak - now):
+            self._log.info("Protection switched on again", about=weak.about, weakness=weak.message)
+        self._weak = now
 
     def _subject(self, problem: SnapshotProblem) -> ObjectReference:
         kind, _, name = problem.about.partition(" ")

@@ -2,7 +2,8 @@
 
 Partners' certificates are pinned as a whole. Trusting a bundle of them and reading the names inside would not do: each
 partner could then sign a certificate that carries another's name, and be believed. Their dates are Envoy's to look at,
-except where they mean nothing (certificate_validity.py); whoever is let in without a look by Envoy is looked at by snapshot_inputs.py.
+except where they mean nothing (certificate_validity.py). A route may ask for the one exception: its destination makes a new
+certificate at each start (`KusciaWireForm.CHANGING_CERTIFICATE`), and is believed by the domain's key that signed it. Whoever is let in without a look by Envoy is looked at by snapshot_inputs.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from coterie.base.pki import trust_anchor
+from coterie.kuscia.api.kuscia_wire import KusciaWireForm
 from coterie.kuscia.gateway.addresses import KeyPair, Protocol
 from coterie.kuscia.gateway.certificate_validity import is_undated
 from coterie.kuscia.gateway.identity import about, pins
@@ -144,7 +147,10 @@ def upstream(inputs: SnapshotInputs, route: Route, port: RoutePort) -> tuple[Jso
     hashes, problem = pins(route)
     if problem is not None:
         return None, problem
-    if hashes or route.authority:
+    if hashes and KusciaWireForm.CHANGING_CERTIFICATE in route.kuscia_wire:
+        anchors = {trust_anchor(pem) for pem in route.certificates}
+        common["validation_context"] = {"trusted_ca": {"inline_string": "".join(sorted(anchors))}}
+    elif hashes or route.authority:
         bundle = "".join(_ended(pem) for pem in (*sorted(route.certificates), route.authority) if pem)
         validation: Json = {"trusted_ca": {"inline_string": bundle}}
         if hashes:

@@ -62,7 +62,7 @@ class WatchedObjects:
             self._undo.append(self._domains.add_handler(self._domain_changed))
         self._actions: Informer[ActionTargets] | None = None
         self._action_grants: Informer[ActionGrant] | None = None
-        if settings.control_plane:
+        if settings.control_plane and settings.functions:
             self._actions = informers.get(ACTION_TARGETS, settings.domain)
             self._action_grants = informers.get(ACTION_GRANTS, settings.domain)
             self._undo.append(self._actions.add_handler(lambda change: self._on_change(change, action_matters)))

@@ -57,6 +57,9 @@ def _route(facts: RouteCheckFacts) -> Iterator[Finding]:
     else:
         why = f"{route.reason}: {route.message}" if route.message else route.reason
         yield Finding("route", CheckOutcome.WRONG, f"it is not ready: {why}", _REASONS.get(route.reason, _FOLLOW))
+    for weakness in route.weaknesses if route is not None else ():
+        advice = "only where the partner runs Kuscia; take it away with `coterie route add` without --kuscia-wire"
+        yield Finding("wire", CheckOutcome.WARNING, weakness, advice)
 
 
 _FOLLOW = "see the steps below"

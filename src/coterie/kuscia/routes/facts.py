@@ -49,6 +49,8 @@ class RouteFacts:
     needs_token: bool = True
     revision: int = 0
     token_age: float | None = None
+    weaknesses: tuple[str, ...] = ()
+    """What it does without because of the forms of Kuscia's wire that it asks for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from coterie.base import pki
 from coterie.base.clock import parse_rfc3339
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api.domainroutes import route_name
+from coterie.kuscia.api.kuscia_wire import KusciaWireForm, wire_forms, written
+from coterie.kuscia.api.labels import COTERIE_KUSCIA_WIRE
 from coterie.kuscia.api.types.domain import (
     KUSCIA_PROTOCOL,
     PARTNER,
@@ -111,6 +113,7 @@ def route(
     via: str = "",
     tunnel: bool = False,
     body_encryption: bool = False,
+    kuscia_wire: Iterable[KusciaWireForm] = (),
 ) -> Object:
     spec: Object = {
         "source": source,
@@ -127,7 +130,10 @@ def route(
         spec["transit"] = {"transitMethod": REVERSE_TUNNEL}
     if body_encryption:
         spec["bodyEncryption"] = {"algorithm": "AES"}
-    return {"metadata": {"name": route_name(source, destination)}, "spec": spec}
+    metadata: Object = {"name": route_name(source, destination)}
+    if forms := written(kuscia_wire):
+        metadata["annotations"] = {COTERIE_KUSCIA_WIRE: forms}
+    return {"metadata": metadata, "spec": spec}
 
 
 def endpoint_object(endpoint: MasterEndpoint) -> Object:
@@ -155,6 +161,8 @@ class RouteLine:
     token_age: float | None
     """Seconds since the token in use was agreed on."""
     revision: int = 0
+    kuscia_wire: tuple[KusciaWireForm, ...] = ()
+    """The weaker forms of Kuscia's wire that it uses."""
 
     @property
     def name(self) -> str:
@@ -181,6 +189,7 @@ class RouteLine:
             "ready": self.ready,
             "reason": self.reason,
             "message": self.message,
+            "kusciaWire": [str(each) for each in self.kuscia_wire],
             "tokenRevision": self.revision,
             "tokenAgeSeconds": round(self.token_age, 1) if self.token_age is not None else None,
         }
@@ -202,6 +211,7 @@ def line_of(found: ClusterDomainRoute, now: datetime) -> RouteLine:
         condition.message if condition is not None else "",
         max(0.0, (now - since).total_seconds()) if since is not None else None,
         token.revision if token is not None else 0,
+        tuple(sorted(wire_forms(found.metadata.annotations))),
     )
 
 

@@ -31,6 +31,7 @@ from coterie.kube.client.client import Client
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own, is_partner, master_of
 from coterie.kuscia.api.domainroutes import route_name
+from coterie.kuscia.api.kuscia_wire import WEAKNESSES, KusciaWireForm, wire_forms
 from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, INTEROP_CONFIGS, ClusterDomainRoute, Domain
 from coterie.kuscia.gateway.handshake.messages import HandshakeFault, ProbeAnswer, decode
 from coterie.kuscia.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, SOURCE
@@ -88,7 +89,10 @@ async def gather(client: Client, asked: ProbeRequest, clock: Clock) -> RouteChec
     endpoint = endpoint_of(route) or asked.endpoint
     if endpoint is not None and route.spec.transit is None:
         facts = replace(facts, host=endpoint.host, port=endpoint.port, tls=endpoint.tls)
-        facts = await dial(facts, endpoint, _authority(route), clock, asked.home)
+        changing = KusciaWireForm.CHANGING_CERTIFICATE in wire_forms(route.metadata.annotations)
+        # The domain's own certificate is then what the one at the port is checked by.
+        authority = model.encoded(pem) if changing else _authority(route)
+        facts = await dial(facts, endpoint, authority, clock, asked.home)
     gateway = node_socket(asked.home) if asked.home is not None else None
     return await ask_through(facts, gateway, asked.service)
 
@@ -156,6 +160,7 @@ def route_facts(route: ClusterDomainRoute, now: datetime) -> RouteFacts:
         needs_token=route.spec.needs_token,
         revision=line.revision,
         token_age=line.token_age,
+        weaknesses=tuple(WEAKNESSES[form] for form in line.kuscia_wire),
     )
 
 
@@ -221,7 +226,7 @@ async def _read_certificate(facts: RouteCheckFacts, writer: asyncio.StreamWriter
     if authority:
         try:
             issuer = pki.load_certificate(model.decoded(authority).encode())
-            signed = pki.signed_by(shown, issuer)
+            signed = pki.signed_by(shown, issuer) or shown == issuer
         except PkiError:
             signed = False
     subject = pki.subject_of(shown)[0]

@@ -1,6 +1,7 @@
 """The node's configuration: YAML in, frozen settings out. Kuscia's kuscia.yaml is read as it is.
 
     keys.py       every key there is: which are used, which are accepted without effect, which are refused
+    kubernetes.py what is otherwise on somebody's Kubernetes
     reading.py    one mapping of the document, with the path for messages
     document.py   the whole: load, parse              gateway.py   its public and private doors, names
     settings.py   what comes out                      ports.py     which ports this process may open
@@ -14,6 +15,7 @@ from coterie.node.config.document import LOG_LEVELS, MODES, load, parse, read
 from coterie.node.config.keys import changed_keys
 from coterie.node.config.reading import ConfigError
 from coterie.node.config.settings import (
+    IN_CLUSTER,
     AgentConfig,
     ApiSettings,
     ControllerSettings,
@@ -27,6 +29,7 @@ from coterie.node.config.settings import (
 )
 
 __all__ = [
+    "IN_CLUSTER",
     "LOG_LEVELS",
     "MODES",
     "AgentConfig",

@@ -31,7 +31,7 @@ from coterie.kuscia.api.bandwidth import MBIT, BandwidthError, mbit_down, parse_
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
 from coterie.kuscia.kusciaapi.settings import Timeouts
 from coterie.kuscia.transport.settings import QueueLimits
-from coterie.node.config import gateway, images, keys, ports, runk
+from coterie.node.config import gateway, images, keys, kubernetes, ports, runk
 from coterie.node.config.reading import PORTS, PORTS_OR_ANY, Block, ConfigError
 from coterie.node.config.settings import (
     AgentConfig,
@@ -182,6 +182,7 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         inline_files=section.inline_files,
         notices=(*keys.notices(document, mode, runtime), *section.notices),
     )
+    made = kubernetes.restrict(top, made)
     return replace(made, console=_console_apart(made))
 
 
@@ -610,4 +611,5 @@ def _api(block: Block) -> ApiSettings:
         event_ttl_seconds=block.number("eventTTLSeconds", default.event_ttl_seconds, 60),
         audit_log="" if block.is_empty_text("auditLog") else block.text("auditLog", default.audit_log),
         audit_policy=block.text("auditPolicy", default.audit_policy),
+        kubeconfig=block.text("kubeconfig", default.kubeconfig),
     )

@@ -41,7 +41,7 @@ USED = (
     "runk.imagePullSecrets[]", "runk.serviceAccountName", "runk.runAsUser", "runk.allowRoot", "runk.networkPolicies",
     "store", "datastoreEndpoint", "root", "logFormat", "join", "logrotate.maxTotalSizeMB",
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
-    "apiServer.auditPolicy",
+    "apiServer.auditPolicy", "apiServer.kubeconfig",
     "controllers.profile", "controllers.nodeGraceSeconds", "controllers.podEvictionSeconds", "controllers.portRange",
     "controllers.autoscalerSeconds", "controllers.stallSeconds", "controllers.localSlurmUser", "controllers.healthPort",
     "network.podCIDR", "network.nodeMaskSize", "network.serviceCIDR",

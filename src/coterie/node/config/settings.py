@@ -36,6 +36,9 @@ class ApiSettings:
     audit_policy: str = ""
     """File with an audit policy of Kubernetes (`audit.k8s.io/v1`); empty: changes without bodies. A relative path lies below the
     domain's directory."""
+    kubeconfig: str = ""
+    """Instead of an API server of our own, somebody's Kubernetes: the file with the way to it, or `in-cluster` for a pod there.
+    Controllers of the cluster run there, and its store and API server are not ours (modes master and autonomy)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,6 +331,10 @@ class Notice:
     value: str = ""
     advice: str = ""
     """What to do."""
+
+
+IN_CLUSTER = "in-cluster"
+"""`apiServer.kubeconfig` of a pod: its service account."""
 
 
 @dataclass(frozen=True, slots=True)

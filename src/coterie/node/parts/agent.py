@@ -88,7 +88,8 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
                 lease_seconds=chosen.lease_seconds,
                 renew_seconds=chosen.lease_seconds / 4,
                 # A join file of an earlier version gives no range, and the one of our configuration may be another's.
-                pod_cidr=chosen.pod_cidr if bundle is None or bundle.pod_cidr else "",
+                # On somebody's cluster the ranges of nodes are the cluster's.
+                pod_cidr=chosen.pod_cidr if (bundle is None or bundle.pod_cidr) and not settings.api.kubeconfig else "",
                 addresses=tuple(each for each in bundle.addresses if each != chosen.address) if bundle else (),
             ),
             dns=pod_dns(settings),

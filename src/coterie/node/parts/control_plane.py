@@ -1,24 +1,20 @@
 """The control plane: the API server, informers, the controllers, and the domain's own objects.
 
-Provides `client`, `informers`, `api` (the ApiPlane), `pod_dialler`, `controllers`, `controller_metrics`
+Provides `client`, `informers`, `api` (the ApiPlane), `api_ready` (an Event), `pod_dialler`, `controllers`, `controller_metrics`
 (their sources) and, where the node has an agent, `agent_tls`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.base.lazy_import import lazy_import
-from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller_metrics import ControllerMetrics
 from coterie.kube.control.manager import Runnable
 from coterie.kube.store.metrics import StoreSource
 from coterie.kuscia.control.job_metrics import JobStateSource, KusciaControllerSource
 from coterie.kuscia.engine.builtin_appimages import engines_known
-from coterie.kuscia.gateway.names import ERROR, ORIGIN
-from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.cluster_network import published_network
 from coterie.node.parts.apiserver import BOOTSTRAP_USER, KUSCIA_API_USER, ApiPlane
 from coterie.node.parts.context import NodeContext
@@ -27,27 +23,13 @@ from coterie.node.parts.own_domain import own_domain, prepared
 from coterie.node.parts.pod_dialler import PodDialler
 
 if TYPE_CHECKING:
-    from coterie.kuscia.evidence import (
-        access_follower,
-        api_writes,
-        follower,
-        job_events,
-        service,
-        statement_exchange,
-        witness_transport,
-        witnesses,
-    )
-    from coterie.node.parts import agent_endpoint
+    from coterie.kuscia.evidence import api_writes, service
+    from coterie.node.parts import agent_endpoint, evidence_recording
 else:
     # A control plane without gateway keeps no evidence.
-    access_follower = lazy_import("coterie.kuscia.evidence.access_follower")
     api_writes = lazy_import("coterie.kuscia.evidence.api_writes")
-    follower = lazy_import("coterie.kuscia.evidence.follower")
-    job_events = lazy_import("coterie.kuscia.evidence.job_events")
     service = lazy_import("coterie.kuscia.evidence.service")
-    statement_exchange = lazy_import("coterie.kuscia.evidence.statement_exchange")
-    witness_transport = lazy_import("coterie.kuscia.evidence.witness_transport")
-    witnesses = lazy_import("coterie.kuscia.evidence.witnesses")
+    evidence_recording = lazy_import("coterie.node.parts.evidence_recording")
     # A master has no agent.
     agent_endpoint = lazy_import("coterie.node.parts.agent_endpoint")
 
@@ -65,13 +47,14 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         signing: list[Runnable] = []
         recording = Recording()
         if recorder is not None:
-            recording, signing = _evidence(node, recorder, client, informers)
+            recording, signing = evidence_recording.recording_parts(node, recorder, client, informers)
         started = controllers(settings, client, informers, plane.ca_pem.decode(), clock, counts, recording=recording)
         if settings.agent is not None and settings.mode != "master":
             chosen = settings.agent
             tls = agent_endpoint.AgentTls.of_plane(settings.paths, chosen.node_name, chosen.address, clock)
             node.provide("agent_tls", tls)
     node.provide("api", plane)
+    node.provide("api_ready", plane.ready)
     node.provide("pod_dialler", dialler)
     node.provide("client", client)
     node.provide("kusciaapi_client", plane.client(KUSCIA_API_USER))
@@ -84,31 +67,3 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     own = plane.client(BOOTSTRAP_USER)
     once = [own_domain(own, settings), engines_known(own), published_network(own, settings)]
     return [[plane], [informers, *once], [*started, *signing]]
-
-
-def _evidence(
-    node: NodeContext, recorder: service.EvidenceService, client: Client, informers: Informers
-) -> tuple[Recording, list[Runnable]]:
-    """What the controllers record with, and what runs beside them."""
-    places, clock = GatewayPaths.of(node.settings.paths), node.clock
-    transport = witness_transport.WitnessTransport(Path(places.node_socket.host), ERROR)
-    events = job_events.JobEvents(recorder)
-    statements = statement_exchange.StatementExchange(recorder, events, informers, transport, clock)
-    cosigning = witnesses.Witnesses(
-        recorder,
-        client,
-        informers,
-        transport,
-        Path(places.witness_socket.host),
-        ORIGIN,
-        clock,
-        statements=statements.answer,
-    )
-    events.witnesses = cosigning
-    beside: list[Runnable] = [
-        cosigning,
-        follower.EvidenceFollower(recorder, events, informers, clock),
-        access_follower.AccessFollower(recorder, informers, clock),
-        statement_exchange.make(statements, clock),
-    ]
-    return Recording(recorder, events, cosigning), beside

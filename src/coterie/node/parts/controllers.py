@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from coterie.kube.control import registry
 from coterie.kube.control.manager import Runnable
 from coterie.kube.controllers.registry import CONTROLLERS as PLATFORM
 from coterie.kube.scheduler.metrics import SchedulerSource
+from coterie.kuscia.api import labels
 from coterie.kuscia.control.evidence_recorder import EvidenceRecorder
 from coterie.kuscia.control.job_evidence import JobEvidence
 from coterie.kuscia.control.job_metrics import JobMetrics
@@ -76,13 +77,14 @@ def controllers(
     counts: ControllerCounts | None = None,
     *,
     recording: Recording | None = None,
+    specs: Sequence[registry.ControllerSpec] = (*PLATFORM, *KUSCIA, *GPU_JOBS),
 ) -> list[Runnable]:
     """`ca`: the API's authority, PEM. `recording`: None: nothing is recorded."""
     if settings.workload_approve is False:
         words = "enableWorkloadApprove: false: workloads of partners without a PartnerPolicy are accepted, as in Kuscia"
         logger("node").warning(words, advice="remove the line, and `coterie policy allow PARTNER` where it is wanted")
     given = provided(settings, informers, ca, counts, recording=recording)
-    return registry.build((*PLATFORM, *KUSCIA, *GPU_JOBS), client, informers, given, clock)
+    return registry.build(specs, client, informers, given, clock)
 
 
 def provided(
@@ -102,6 +104,7 @@ def provided(
     given: dict[str, Callable[[], Any]] = {
         "root_ca": lambda: ca,
         "control_plane": lambda: settings.domain,
+        "installed_roles": lambda: bool(settings.api.kubeconfig),
         "grant_signer": lambda: domaindatagrant.GrantSigner(
             settings.domain, cache(lambda: domain_identity.load(settings.paths, settings.domain).key)
         ),
@@ -111,6 +114,7 @@ def provided(
         "scale_hook": lambda: deployment_scaling.PartnerScaleHook(informers, quotas()),
         "scheduler_plugins": lambda: [gangs.GangPlugin()],
         "scheduler_metrics": lambda: counted.scheduler,
+        "kuscia_scheduler": lambda: (labels.KUSCIA_SCHEDULER,),
         "evidence": lambda: records.recorder,
         "job_metrics": lambda: counted.jobs,
         "job_evidence": lambda: records.jobs,

@@ -57,7 +57,6 @@ from coterie.kuscia.interconn.runnable import MemberRunners
 from coterie.kuscia.reporter.server import Reporter
 from coterie.node.config import ConfigError
 from coterie.node.parts import gateway_metrics, kusciaapi
-from coterie.node.parts.apiserver import ApiPlane
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.interconn import bfia_group, interconn_group
 
@@ -105,13 +104,13 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         node.settings = kusciaapi.with_gateway_socket(node.settings)
     settings, client, informers, clock = node.settings, node.client, node.informers, node.clock
     own = domain_identity.load(settings.paths, settings.domain)
-    plane = node.get("api", ApiPlane)
+    api_ready = node.get("api_ready", asyncio.Event)
 
     places = gateway_paths(settings.paths)
     machine = settings.agent.address if settings.agent is not None else ""
 
     def api() -> SocketAddress | None:
-        return places.api_socket if plane.ready.is_set() else None
+        return places.api_socket if api_ready.is_set() else None
 
     reporter = Reporter(client, settings.domain, Path(places.reporter_socket.host))
     chosen = replace(settings.gateway, reporter=places.reporter_socket)

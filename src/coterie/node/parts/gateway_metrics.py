@@ -17,7 +17,6 @@ from coterie.kuscia.gateway.metrics.envoy_source import EnvoyStatsSource
 from coterie.kuscia.gateway.metrics.route_source import RouteSource
 from coterie.kuscia.gateway.metrics.socket_source import Owner, RouteSocketsSource
 from coterie.kuscia.gateway.snapshot_source import SnapshotSource
-from coterie.node.parts.apiserver import ApiPlane
 from coterie.node.parts.context import NodeContext
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def add_sources(node: NodeContext, envoy: Envoy, feed: SnapshotSource) -> None:
         EnvoyStatsSource(envoy.admin, settings.domain, lambda: feed.inputs),
         RouteSource(settings.domain, lambda: feed.world().routes, lambda: feed.inputs, files),
     ]
-    if node.find("api", ApiPlane) is not None:
+    if settings.gateway.control_plane:
         node.metrics_sources.append(bandwidth_source(node))
     node.sampled_metrics_sources.append(
         RouteSocketsSource(envoy.admin, settings.domain, lambda: feed.inputs, _owner(node, envoy))

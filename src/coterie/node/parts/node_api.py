@@ -11,7 +11,6 @@ authority that signs nothing else (`var/.../nodes/ca.crt`), so a join file is of
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from pathlib import Path
 from urllib.parse import quote
@@ -20,8 +19,8 @@ from coterie.base import pki_files
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.http import plain_client
-from coterie.http.messages import Request, Response, Sink
-from coterie.http.server import HttpServer, Tasks
+from coterie.http.messages import Request, Response
+from coterie.http.server import HttpServer
 from coterie.kube.api.errors import ApiError, BadRequest, ServiceUnavailable, Unauthorized
 from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver.auth.authn import user_from_certificate
@@ -29,6 +28,7 @@ from coterie.kube.apiserver.auth.nodes import NODE_PREFIX, NODES_GROUP, node_of
 from coterie.kube.control.manager import Runnable
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import cluster_network, join_bundle
+from coterie.node.answer_relay import AnswerRelay
 from coterie.node.api_addresses import LOOPBACK, certificate_names
 from coterie.node.config import ApiSettings, NodeSettings
 from coterie.node.master_api import API_HOST
@@ -138,41 +138,10 @@ class NodeApi:
         headers = [(name, answer.headers[name]) for name in _ANSWERED if name in answer.headers]
         content_type = answer.headers.get("content-type", "application/json")
         return Response(
-            answer.status, content_type=content_type, headers=headers, stream=_Relay(answer, self._http.tasks)
+            answer.status, content_type=content_type, headers=headers, stream=AnswerRelay(answer, self._http.tasks)
         )
 
 
 def _unavailable(problem: Exception) -> ApiError:
     log.debug("The control plane did not answer", error=problem)
     return ServiceUnavailable("the control plane cannot be reached from the first machine of the domain", retry_after=1)
-
-
-class _Relay:
-    """Copies the body of the control plane's answer, also of one without end."""
-
-    def __init__(self, answer: plain_client.PlainResponse, tasks: Tasks) -> None:
-        self._answer = answer
-        self._tasks = tasks
-        self._copying: asyncio.Task[None] | None = None
-
-    def opened(self, sink: Sink) -> None:
-        self._copying = self._tasks.create_task(self._copy(sink), name="node api answer")
-
-    def closed(self) -> None:
-        if self._copying is not None:
-            self._copying.cancel()
-        self._answer.close()
-
-    async def _copy(self, sink: Sink) -> None:
-        try:
-            while data := await self._answer.chunk():
-                sink.write(data)
-                await sink.drain()
-        except (plain_client.Broken, OSError) as problem:
-            log.debug("An answer of the control plane broke off", error=problem)
-            self._copying = None
-            with contextlib.suppress(OSError):
-                sink.abort()
-            return
-        self._copying = None
-        sink.close()

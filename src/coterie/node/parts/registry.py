@@ -5,7 +5,7 @@
 
 `pod-network` makes the network in which later parts listen for pods; `overlay` connects it with other machines. With
 `runtime: runk` the pods are in another cluster: `backing-cluster` and `mirror-agent` stand for all parts that run pods here. One of
-control-plane, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that
+control-plane, kubernetes, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that
 joined with a file over HTTPS, a lite that registered through gateways (which therefore brings its gateway along). A part is a
 module with `build(node: NodeContext) -> list[list[Runnable]]`: groups of Runnables that start one after the other. Modules
 are loaded by name, here and nowhere else: a master that carried the agent and the HTTP client of a lite node would idle with a
@@ -36,7 +36,7 @@ class Part:
     enabled: Callable[[NodeSettings], bool] = lambda settings: True
 
 
-_FIRST = ("control-plane", "join", "registration", "pod-network", "backing-cluster")
+_FIRST = ("control-plane", "kubernetes", "join", "registration", "pod-network", "backing-cluster")
 
 PARTS = (
     # A node that only joined has no key of its domain; a control plane without gateway has no partners.
@@ -46,20 +46,33 @@ PARTS = (
         ("master", "lite", "autonomy"),
         enabled=lambda settings: settings.join is None and settings.gateway.enabled,
     ),
-    Part("control-plane", f"{_HERE}.control_plane", ("master", "autonomy"), after=("evidence",)),
+    Part(
+        "control-plane",
+        f"{_HERE}.control_plane",
+        ("master", "autonomy"),
+        after=("evidence",),
+        enabled=lambda settings: not settings.api.kubeconfig,
+    ),
+    Part(
+        "kubernetes",
+        f"{_HERE}.kubernetes",
+        ("master", "autonomy"),
+        after=("evidence",),
+        enabled=lambda settings: bool(settings.api.kubeconfig),
+    ),
     Part("join", f"{_HERE}.join", ("lite",), enabled=lambda settings: settings.join is not None),
     Part(
         "pod-network",
         f"{_HERE}.pod_network",
         ("lite", "autonomy"),
-        after=("control-plane", "join"),
+        after=("control-plane", "kubernetes", "join"),
         enabled=lambda settings: settings.runk is None,
     ),
     Part(
         "backing-cluster",
         f"{_HERE}.backing_cluster",
         ("lite", "autonomy"),
-        after=("control-plane",),
+        after=("control-plane", "kubernetes"),
         enabled=lambda settings: settings.runk is not None,
     ),
     Part(
@@ -118,11 +131,19 @@ PARTS = (
         after=(*_FIRST, "gateway"),
         enabled=lambda settings: settings.functions.enabled and settings.join is None,
     ),
+    # The network between nodes of somebody's cluster is the cluster's.
+    Part(
+        "overlay",
+        f"{_HERE}.overlay",
+        ("lite", "autonomy"),
+        after=_FIRST,
+        enabled=lambda settings: not settings.api.kubeconfig and settings.runk is None,
+    ),
     *(
         Part(
             name, f"{_HERE}.{name}", ("lite", "autonomy"), after=_FIRST, enabled=lambda settings: settings.runk is None
         )
-        for name in ("overlay", "policies", "services")
+        for name in ("policies", "services")
     ),
     Part(
         "traces",
@@ -142,14 +163,14 @@ PARTS = (
         "mirror-agent",
         f"{_HERE}.mirror_agent",
         ("lite", "autonomy"),
-        after=("control-plane", "registration", "backing-cluster", "gateway", "dns", "datamesh"),
+        after=(*_FIRST, "gateway", "dns", "datamesh"),
         enabled=lambda settings: settings.runk is not None,
     ),
     Part(
         "controller-health",
         f"{_HERE}.controller_health",
         ("master", "autonomy"),
-        after=("control-plane",),
+        after=("control-plane", "kubernetes"),
         enabled=lambda settings: settings.controllers.health_port != 0,
     ),
     Part(

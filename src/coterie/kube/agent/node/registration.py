@@ -344,10 +344,12 @@ class NodeRegistration:
         except NotFound:
             pass
         owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": self._uid}
-        lease: Object = {
-            "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
-            "spec": spec,
-        }
+        meta: Object = {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]}
+        label = self._additions.owner_label
+        if label and label in self._additions.labels:
+            # Whose lease it is, for admission policies that let accounts use their own only.
+            meta["labels"] = {label: self._additions.labels[label]}
+        lease: Object = {"metadata": meta, "spec": spec}
         try:
             await self._client.create(_LEASES, lease)
         except AlreadyExists:

@@ -21,6 +21,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches
 from coterie.kube.control.events import EventRecorder, reference_to
 from coterie.kuscia.api.domainroutes import network_status_name, route_faults, route_name
+from coterie.kuscia.api.kuscia_wire import wire_faults
 from coterie.kuscia.api.types.domain import (
     CLUSTER_DOMAIN_ROUTES,
     DOMAIN_ROUTES,
@@ -99,7 +100,10 @@ class ClusterDomainRouteReconciler:
             return DONE  # the copies have an owner, and go with it
         source, destination = self._end(route.spec.source), self._end(route.spec.destination)
         route = await self._write_labels_and_keys(route, source, destination)
-        faults = route_faults(route.spec, dials=plan.dials(route.spec, source, self._control_plane))
+        faults = [
+            *route_faults(route.spec, dials=plan.dials(route.spec, source, self._control_plane)),
+            *wire_faults(route.metadata.annotations, route.spec),
+        ]
         copies, conflicts = await self._copies(route, source, destination, change=not faults)
         view = RouteView(
             route=route,

@@ -27,6 +27,7 @@ from coterie.kuscia.api.domain_ownership import is_own, is_partner
 from coterie.kuscia.api.domainroutes import KeyFault, public_key_of_certificate, route_name
 from coterie.kuscia.api.labels import (
     COTERIE_CARRY_FOR,
+    COTERIE_KUSCIA_WIRE,
     COTERIE_LINK_BANDWIDTH,
     COTERIE_PARTNER_CERTIFICATE,
     COTERIE_TRANSIT,
@@ -46,6 +47,9 @@ from coterie.kuscia.api.types.domain import (
     RouteSpec,
     TokenConfig,
 )
+
+_COPIED = (COTERIE_CARRY_FOR, COTERIE_TRANSIT, COTERIE_KUSCIA_WIRE, COTERIE_LINK_BANDWIDTH)
+"""Annotations that gateways read at their own copy of a route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +229,7 @@ def _copy(route: ClusterDomainRoute, namespace: str, spec: RouteSpec, partner: R
 
 def _annotations(route: ClusterDomainRoute, certificate: str) -> dict[str, str]:
     route_annotations = route.metadata.annotations or {}
-    copied = (COTERIE_CARRY_FOR, COTERIE_TRANSIT, COTERIE_LINK_BANDWIDTH)
-    found = {key: route_annotations[key] for key in copied if key in route_annotations}
+    found = {key: route_annotations[key] for key in _COPIED if key in route_annotations}
     return found | ({COTERIE_PARTNER_CERTIFICATE: certificate} if certificate else {})
 
 
@@ -259,7 +262,7 @@ def _patch(there: DomainRoute, wanted: DomainRoute) -> Object | None:
     if wrong:
         out["metadata"] = {"labels": wrong}
     kept, both_annotations = there.metadata.annotations or {}, wanted.metadata.annotations or {}
-    ours = (COTERIE_PARTNER_CERTIFICATE, COTERIE_CARRY_FOR, COTERIE_TRANSIT, COTERIE_LINK_BANDWIDTH)
+    ours = (COTERIE_PARTNER_CERTIFICATE, *_COPIED)
     if changed := {key: both_annotations.get(key) for key in ours if kept.get(key) != both_annotations.get(key)}:
         out.setdefault("metadata", {})["annotations"] = changed
     if spec := difference(msgspec.to_builtins(there.spec), msgspec.to_builtins(wanted.spec)):

@@ -54,8 +54,10 @@ class DomainReconciler:
         events: EventRecorder | None,
         clock: Clock,
         make_token: Callable[[], str],
+        installed_roles: bool = False,
     ) -> None:
         self._client = client
+        self._installed_roles = installed_roles
         self._control_plane = control_plane
         self._events = events
         self._clock = clock
@@ -68,6 +70,7 @@ class DomainReconciler:
         self.kept: dict[Kind[Object], Informer[Object]] = {
             kind: informers.get(kind, labels=KUSCIA_DOMAIN_NAME)
             for kind in (SERVICE_ACCOUNT, ROLE, ROLE_BINDING, CLUSTER_ROLE_BINDING, QUOTA, CONFIG_MAP)
+            if kind is not ROLE or not installed_roles
         }
         self._log = logger("controllers.domain")
 
@@ -106,7 +109,8 @@ class DomainReconciler:
 
     async def _ensure_objects(self, domain: Domain) -> None:
         name = domain.metadata.name
-        wanted = [*objects.accounts(domain, self._control_plane), *objects.namespace_objects(domain)]
+        accounts = objects.accounts(domain, self._control_plane, installed_roles=self._installed_roles)
+        wanted = [*accounts, *objects.namespace_objects(domain)]
         for each in wanted:
             await self._ensure(each)
         present = {each.kind for each in wanted}
@@ -135,6 +139,8 @@ class DomainReconciler:
 
     async def _remove(self, kind: Kind[Object], domain: str) -> None:
         """Only what carries our label, which is all that these caches hold."""
+        if kind not in self.kept:
+            return
         name = objects.RESOURCE_LIMITATION if kind is QUOTA else domain
         there = self.kept[kind].cache.get(name, domain if kind.resource.namespaced else "")
         if there is None or there["metadata"]["labels"].get(KUSCIA_DOMAIN_NAME) != domain:
@@ -235,9 +241,10 @@ def make(
     workers: int = 4,
     clock: Clock = SYSTEM_CLOCK,
     make_token: Callable[[], str] = plan.new_token,
+    installed_roles: bool = False,
 ) -> Controller[ObjectKey]:
-    """`control_plane` is the domain of this control plane itself."""
-    reconciler = DomainReconciler(client, informers, control_plane, events, clock, make_token)
+    """`control_plane` is the domain of this control plane itself. `installed_roles`: see `objects.accounts`."""
+    reconciler = DomainReconciler(client, informers, control_plane, events, clock, make_token, installed_roles)
     watches: list[Watches[Any, ObjectKey]] = [
         Watches(reconciler.domains, own_key),
         Watches(reconciler.namespaces, reconciler.keys_of_namespace),

@@ -47,6 +47,8 @@ QUOTA = RESOURCE_QUOTAS.as_dynamic
 ROUTE = CLUSTER_DOMAIN_ROUTES.as_dynamic
 
 CLUSTER_ROLE = "domain-cluster-res"
+SELF_ROLE, PARTNER_ROLE = "coterie:domain", "coterie:partner"
+"""ClusterRoles with the rules of domains, on clusters where they are installed beforehand (`INSTALLED_ROLES`)."""
 RESOURCE_LIMITATION = "resource-limitation"
 ROLLING_PERIOD = 86400
 
@@ -78,8 +80,9 @@ def namespace_labels(domain: Domain) -> dict[str, str | None]:
     }
 
 
-def accounts(domain: Domain, control_plane: str) -> Iterator[DesiredObject]:
-    """What the domain may do at this API, and as whom."""
+def accounts(domain: Domain, control_plane: str, *, installed_roles: bool = False) -> Iterator[DesiredObject]:
+    """What the domain may do at this API, and as whom. `installed_roles`: the rules are in ClusterRoles that somebody else
+    made (`INSTALLED_ROLES`), since who may write rules may give itself any."""
     if is_partner_lite(domain):
         return
     name = domain.metadata.name
@@ -90,7 +93,10 @@ def accounts(domain: Domain, control_plane: str) -> Iterator[DesiredObject]:
     subject = {"kind": "ServiceAccount", "name": name, "namespace": name}
     reference = {"apiGroup": _RBAC, "kind": "Role", "name": name}
     yield DesiredObject(SERVICE_ACCOUNT, {"metadata": meta})
-    yield DesiredObject(ROLE, {"metadata": meta, "rules": _PARTNER_RULES if domain.partner else _SELF_RULES})
+    if installed_roles:
+        reference = {"apiGroup": _RBAC, "kind": "ClusterRole", "name": PARTNER_ROLE if domain.partner else SELF_ROLE}
+    else:
+        yield DesiredObject(ROLE, {"metadata": meta, "rules": PARTNER_RULES if domain.partner else SELF_RULES})
     yield DesiredObject(ROLE_BINDING, {"metadata": meta, "roleRef": reference, "subjects": [subject]})
     if not domain.partner:
         cluster = {"apiGroup": _RBAC, "kind": "ClusterRole", "name": CLUSTER_ROLE}
@@ -160,7 +166,7 @@ def _rule(group: str, resources: str, verbs: list[str]) -> Object:
     return {"apiGroups": [group], "resources": resources.split(), "verbs": verbs}
 
 
-_SELF_RULES = [
+SELF_RULES = [
     _rule("", "pods", [*_READ, "delete"]),
     _rule("", "pods/status", ["get", "patch", "update"]),
     _rule("", "pods/log", ["get"]),
@@ -191,7 +197,7 @@ _MIRRORED = (
     "kusciajobs kusciajobsummaries kusciatasks kusciatasksummaries kusciadeployments kusciadeploymentsummaries "
     "taskresources domaindatas domaindatagrants logrequests"
 )
-_PARTNER_RULES = [
+PARTNER_RULES = [
     _rule("", "namespaces", _READ),
     _rule(GROUP, _MIRRORED, _READ + _WRITE),
     _rule(GROUP, "jobplanrequests", _READ),
@@ -204,3 +210,5 @@ _PARTNER_RULES = [
         ["get", "patch", "update"],
     ),
 ]
+
+INSTALLED_ROLES = {SELF_ROLE: SELF_RULES, PARTNER_ROLE: PARTNER_RULES}

@@ -9,6 +9,9 @@ with a refusal; there is no way through in clear.
 A response that comes without encryption was not written by the partner's service but by some gateway on the way that has
 no key (or was refused before the key mattered). A success is not believed. Of an error status and headers pass, since the
 caller wants to know what went wrong and they are no more than hints anyway; its body is replaced by a sentence of ours.
+
+A route may ask for Kuscia's format (kuscia_format.py): then we send that, and take both. There a response that has no body is
+not encrypted, so its status and headers are believed.
 """
 
 from __future__ import annotations
@@ -20,8 +23,17 @@ from enum import StrEnum
 
 from coterie.base.secret import SecretValue
 from coterie.kuscia.gateway.crypt.announcement import HEADERS, Announcement, Headers, is_number, one
-from coterie.kuscia.gateway.crypt.frames import SALT_BYTES, Direction, FrameError, Opener, Sealer, derive
+from coterie.kuscia.gateway.crypt.frames import SALT_BYTES, TAG_BYTES, Direction, FrameError, Opener, Sealer, derive
 from coterie.kuscia.gateway.crypt.keys import RouteKeys
+from coterie.kuscia.gateway.crypt.kuscia_format import (
+    NONCE_BYTES,
+    KusciaOpener,
+    KusciaSealer,
+    TooMuchHeld,
+    encoded_nonce,
+    key_of,
+    read_headers,
+)
 from coterie.kuscia.gateway.crypt.messages import (
     MessagePart,
     ProcessingEvent,
@@ -30,7 +42,7 @@ from coterie.kuscia.gateway.crypt.messages import (
     immediate_reply,
     trailers_reply,
 )
-from coterie.kuscia.gateway.names import ENCRYPT_IV, ENCRYPT_LENGTH, ENCRYPT_SCHEME, ENCRYPT_VERSION, ERROR
+from coterie.kuscia.gateway.names import ENCRYPT_IV, ENCRYPT_LENGTH, ENCRYPT_SCHEME, ENCRYPT_VERSION, ERROR, ORIGIN
 
 _STATUS, _GRPC_STATUS, _METHOD, _LENGTH = ":status", "grpc-status", ":method", "content-length"
 LOOKED_AT = (*HEADERS, _STATUS, _GRPC_STATUS, _METHOD, _LENGTH)
@@ -86,6 +98,12 @@ class _Session:
     request_salt: bytes
     head: bool = False
     """A HEAD request: its response tells a length and has no body."""
+    kuscia_format: bool = False
+    """`request_salt` is then the nonce of both directions."""
+
+    @property
+    def kuscia_key(self) -> tuple[bytes, bytes]:
+        return key_of(self.token), self.request_salt
 
     def key(self, direction: Direction, salt: bytes, length: str) -> bytes:
         place = self.place
@@ -97,20 +115,23 @@ class _Session:
 class _Opening:
     """A message that is being decrypted; the length that was announced is held to, since others rely on it."""
 
-    opener: Opener
+    opener: Opener | KusciaOpener
     left: int | None = None
 
     def open(self, event: ProcessingEvent) -> list[bytes]:
         pieces = self.opener.open(event.body)
+        if event.end:
+            pieces += self.opener.finish() or ()
         if self.left is not None:
             self.left -= sum(map(len, pieces))
             if self.left < 0:
                 raise FrameError("the body is longer than its sender said")
-        if event.end:
-            self.opener.finish()
-            if self.left:
-                raise FrameError("the body is shorter than its sender said")
+        if event.end and self.left:
+            raise FrameError("the body is shorter than its sender said")
         return pieces
+
+
+_Cipher = Sealer | KusciaSealer | _Opening
 
 
 class Exchange:
@@ -118,8 +139,8 @@ class Exchange:
         self._keys = keys
         self._random = random
         self._session: _Session | None = None
-        self._request: Sealer | _Opening | None = None
-        self._response: Sealer | _Opening | None = None
+        self._request: _Cipher | None = None
+        self._response: _Cipher | None = None
         self._response_left_out = False
         self.over = False
         """A refusal was sent; Envoy will not listen any more."""
@@ -141,12 +162,15 @@ class Exchange:
                     return _body(event, MessagePart.RESPONSE_BODY, self._response)
         except ExchangeRefused as refusal:
             return [self._refusal(refusal.status, str(refusal))]
+        except TooMuchHeld:
+            return [self._refusal(503, "body encryption: too many bodies in Kuscia's format at a time; try again")]
         except FrameError as error:
             ours = event.part in (MessagePart.REQUEST_HEADERS, MessagePart.REQUEST_BODY, MessagePart.REQUEST_TRAILERS)
             return [self._refusal(400 if ours else 502, f"body encryption: {error}")]
 
     def _refusal(self, status: int, message: str) -> bytes:
         self.over = True
+        self._request = self._response = None  # and what they hold
         return immediate_reply(status, {ERROR: message}, message + "\n", "body_encryption_refused")
 
     # ---- request ----
@@ -161,10 +185,14 @@ class Exchange:
         if place.side is RouteSide.CALL:
             revision, token = keys.newest
             head = one(event.headers or {}, _METHOD) == "HEAD"
-            self._session = _Session(place, revision, token, self._random(SALT_BYTES), head)
+            salt = self._random(NONCE_BYTES if keys.kuscia_format else SALT_BYTES)
+            self._session = _Session(place, revision, token, salt, head, keys.kuscia_format)
+            if keys.kuscia_format:
+                return self._seal_for_kuscia(event)
             return self._seal_from(event, Direction.REQUEST, self._session.request_salt)
         self._session = _session_of(place, keys, event.headers or {})
-        self._request, reply = _open_from(self._session, event, Direction.REQUEST)
+        open_ = _open_from_kuscia if self._session.kuscia_format else _open_from
+        self._request, reply = open_(self._session, event, Direction.REQUEST)
         return reply
 
     # ---- response ----
@@ -175,8 +203,13 @@ class Exchange:
             # Envoy itself answers before the request came as far as us: there is nothing of a service in it.
             return headers_reply(event.part, removed=_NEVER_PASSED)
         if session.place.side is RouteSide.SERVE:
+            if session.kuscia_format:
+                return self._seal_for_kuscia(event)
             return self._seal_from(event, Direction.RESPONSE, self._random(SALT_BYTES))
-        if ENCRYPT_SCHEME not in headers:
+        if session.kuscia_format and (event.end or ENCRYPT_VERSION in headers):
+            self._response, reply = _open_from_kuscia(session, event, Direction.RESPONSE)
+            return reply
+        if session.kuscia_format or ENCRYPT_SCHEME not in headers:
             return self._without_encryption(event, headers)
         self._response, reply = _open_from(session, event, Direction.RESPONSE)
         return reply
@@ -196,6 +229,24 @@ class Exchange:
 
     # ---- both ----
 
+    def _seal_for_kuscia(self, event: ProcessingEvent) -> bytes:
+        """A request says which key and nonce it has, with or without a body; a response only if it has one."""
+        assert self._session is not None
+        session = self._session
+        request = event.part is MessagePart.REQUEST_HEADERS
+        if not event.end:
+            sealer = KusciaSealer(*session.kuscia_key)
+            if request:
+                self._request = sealer
+            else:
+                self._response = sealer
+        announced = {ENCRYPT_VERSION: str(session.revision)} if request or not event.end else {}
+        if request:
+            announced[ENCRYPT_IV] = encoded_nonce(session.request_salt)
+        elif not event.end:
+            announced[ORIGIN] = session.place.source
+        return headers_reply(event.part, announced, removed=[each for each in _NEVER_PASSED if each not in announced])
+
     def _seal_from(self, event: ProcessingEvent, direction: Direction, salt: bytes) -> bytes:
         assert self._session is not None
         session = self._session
@@ -212,10 +263,10 @@ class Exchange:
         return headers_reply(event.part, announcement.headers, removed=(ENCRYPT_LENGTH,))
 
 
-def _body(event: ProcessingEvent, part: MessagePart, cipher: Sealer | _Opening | None) -> list[bytes]:
+def _body(event: ProcessingEvent, part: MessagePart, cipher: _Cipher | None) -> list[bytes]:
     """Body or trailers. Trailers pass as they are, after the end of the body."""
     trailers = event.part is not part
-    if isinstance(cipher, Sealer):
+    if isinstance(cipher, Sealer | KusciaSealer):
         pieces = [cipher.seal(event.body, last=event.end)]
     elif isinstance(cipher, _Opening):
         pieces = cipher.open(event)
@@ -252,17 +303,47 @@ def _open_from(session: _Session, event: ProcessingEvent, direction: Direction) 
     )
 
 
+def _open_from_kuscia(session: _Session, event: ProcessingEvent, direction: Direction) -> tuple[_Opening | None, bytes]:
+    """What ends with its headers is not encrypted: there is nothing to verify."""
+    headers = event.headers or {}
+    length = one(headers, _LENGTH)
+    to_head = direction is Direction.RESPONSE and session.head
+    if direction is Direction.RESPONSE and not event.end and one(headers, ENCRYPT_VERSION) != str(session.revision):
+        raise FrameError("the response is encrypted with another token than the request")
+    left = int(length) - TAG_BYTES if is_number(length) and not event.end else None
+    if left is not None and left < 0:
+        raise FrameError("the encrypted body was cut off")
+    known = {ENCRYPT_LENGTH: str(left)} if left is not None else {}
+    if event.end and to_head and is_number(length):
+        known = {ENCRYPT_LENGTH: length}
+    removed = [
+        each for each in (*_NEVER_PASSED, *((ORIGIN,) if direction is Direction.RESPONSE else ())) if each not in known
+    ]
+    opening = None if event.end else _Opening(KusciaOpener(*session.kuscia_key), left)
+    return opening, headers_reply(event.part, known, removed)
+
+
 def _session_of(place: RouteEnd, keys: RouteKeys, headers: Headers) -> _Session:
     if ENCRYPT_SCHEME not in headers:
+        if keys.kuscia_format and ENCRYPT_VERSION in headers:
+            revision, nonce = read_headers(headers)
+            head = one(headers, _METHOD) == "HEAD"
+            return _Session(place, revision, _token(keys, revision), nonce, head, kuscia_format=True)
         if ENCRYPT_IV in headers or ENCRYPT_VERSION in headers:
             raise ExchangeRefused(
                 400,
                 "body encryption: Kuscia's own format is not accepted, since its response has to be encrypted with key and "
-                "nonce of the request; let both domains run Coterie or leave bodyEncryption away and use TLS",
+                "nonce of the request; let both domains run Coterie, leave bodyEncryption away and use TLS, or accept the "
+                "weakness (annotation coterie.io/kuscia-wire: body-encryption)",
             )
         raise ExchangeRefused(403, f"body encryption: {place.source} must encrypt what it sends here and did not")
     announcement = Announcement.read(headers)
-    token = keys.of_revision(announcement.revision)
-    if token is None:
-        raise ExchangeRefused(400, f"body encryption: no token of revision {announcement.revision} is in force")
+    token = _token(keys, announcement.revision)
     return _Session(place, announcement.revision, token, announcement.salt, head=one(headers, _METHOD) == "HEAD")
+
+
+def _token(keys: RouteKeys, revision: int) -> SecretValue:
+    token = keys.of_revision(revision)
+    if token is None:
+        raise ExchangeRefused(400, f"body encryption: no token of revision {revision} is in force")
+    return token

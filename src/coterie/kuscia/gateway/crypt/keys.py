@@ -15,6 +15,7 @@ import orjson
 
 from coterie.base.files import write_atomic
 from coterie.base.secret import SecretValue
+from coterie.kuscia.api.kuscia_wire import KusciaWireForm
 from coterie.kuscia.gateway.model import SnapshotInputs
 
 AES = "AES"
@@ -27,6 +28,8 @@ class RouteKeys:
     source: str
     destination: str
     tokens: tuple[tuple[int, SecretValue], ...]
+    kuscia_format: bool = False
+    """What we send is in Kuscia's format, and it is taken; see kuscia_format.py."""
 
     @property
     def newest(self) -> tuple[int, SecretValue] | None:
@@ -47,7 +50,12 @@ class KeyTable:
 def keys_of(inputs: SnapshotInputs) -> KeyTable:
     """Of every route that asks for body encryption and whose tokens are known; empty: no child is needed."""
     found = (
-        RouteKeys(route.source, route.destination, tuple(zip(route.revisions, route.tokens, strict=False)))
+        RouteKeys(
+            route.source,
+            route.destination,
+            tuple(zip(route.revisions, route.tokens, strict=False)),
+            KusciaWireForm.BODY_ENCRYPTION in route.kuscia_wire,
+        )
         for route in inputs.routes
         if route.body_encryption == AES and inputs.domain in (route.source, route.destination)
     )
@@ -60,6 +68,7 @@ def write_keys(path: Path, table: KeyTable) -> None:
             "source": route.source,
             "destination": route.destination,
             "tokens": [[revision, token.reveal()] for revision, token in route.tokens],
+            "kusciaFormat": route.kuscia_format,
         }
         for route in table.routes
     ]
@@ -74,6 +83,7 @@ def read_keys(path: Path) -> KeyTable:
                 str(each["source"]),
                 str(each["destination"]),
                 tuple((int(revision), SecretValue(token)) for revision, token in each["tokens"]),
+                bool(each.get("kusciaFormat")),
             )
             for each in orjson.loads(path.read_bytes())
         )
