@@ -94,6 +94,7 @@ GROUPS = (
         "e2e-jobs",
     ),
     (re.compile(r"tests/e2e/test_e2e_secretflow\.py::"), "e2e-secretflow"),
+    (re.compile(r"tests/e2e/test_e2e_bfia\.py::"), "e2e-bfia"),
     (re.compile(r"tests/faults/test_attack_pod_\w+\.py::"), "attack-pods"),
     (re.compile(r"tests/faults/test_fault_(jobs|pod_network)\.py::"), "fault-jobs"),
     (re.compile(r"tests/e2e/test_e2e_(network(_readme)?|not_fenced|plain_workloads)\.py::"), "e2e-network"),

@@ -31,9 +31,21 @@ def test_each_form_has_its_weakness_and_all_are_off_by_default() -> None:
         ("no-client-certificate", replace(PLAIN, authentication_type="None"), "needs authenticationType Token"),
         ("no-client-certificate", replace(PLAIN, authentication_type="MTLS"), "needs authenticationType Token"),
         ("changing-certificate", replace(PLAIN, transit=Transit()), "dialled directly"),
+        ("body-encryption", replace(ENCRYPTED, transit=Transit()), "dialled directly"),
         ("changing-certificate", replace(PLAIN, mtls_config=MtlsConfig(tls_ca="eA==")), "is not needed"),
     ],
-    ids=["off", "certificates", "bodies", "unknown", "no-encryption", "no-token", "mtls", "transit", "authority"],
+    ids=[
+        "off",
+        "certificates",
+        "bodies",
+        "unknown",
+        "no-encryption",
+        "no-token",
+        "mtls",
+        "transit",
+        "bodies-transit",
+        "authority",
+    ],
 )
 def test_what_cannot_be_is_said(text: str, spec: RouteSpec, fault: str) -> None:
     faults = wire_faults({KEY: text}, spec)

@@ -162,6 +162,24 @@ def test_only_a_control_plane_is_called_master_and_lets_newcomers_in() -> None:
     assert made(GatewayObjects(), replace(SETTINGS, protocol=Protocol.TLS)).newcomers is False
 
 
+def test_a_lite_lets_those_in_who_show_no_certificate_only_where_a_route_to_it_says_so() -> None:
+    settings = replace(SETTINGS, control_plane=False)
+    weak = {"coterie.io/kuscia-wire": "no-client-certificate"}
+    to_us, from_us = (
+        a_route("alice", "bob", annotations=weak),
+        a_route("bob", "alice", annotations=weak, endpoint=ENDPOINT),
+    )
+    assert made(GatewayObjects(routes=[to_us]), settings).newcomers is True
+    assert made(GatewayObjects(routes=[from_us]), settings).newcomers is False
+
+
+def test_a_route_that_asks_for_an_unknown_form_is_not_used() -> None:
+    world = GatewayObjects(routes=[a_route("alice", "bob", annotations={"coterie.io/kuscia-wire": "trust-everybody"})])
+    (problem,) = refused(world)
+    assert problem.about == "route alice-bob" and "'trust-everybody' is none of" in problem.message
+    assert inputs_of(world, SETTINGS, identity(), PLACES)[0].routes == ()
+
+
 @pytest.mark.parametrize(
     ("domain", "route", "allowed"),
     [

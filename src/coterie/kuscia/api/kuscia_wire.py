@@ -54,6 +54,9 @@ def wire_faults(annotations: Mapping[str, str] | None, spec: RouteSpec) -> list[
     about = f"annotation {COTERIE_KUSCIA_WIRE}"
     if KusciaWireForm.BODY_ENCRYPTION in forms and spec.body_encryption is None:
         faults.append(f"{about}: {KusciaWireForm.BODY_ENCRYPTION} needs bodyEncryption")
+    if KusciaWireForm.BODY_ENCRYPTION in forms and spec.transit is not None:
+        # Through a third domain Kuscia encrypts its handshakes as well, and who forwards is whom the weakness serves.
+        faults.append(f"{about}: {KusciaWireForm.BODY_ENCRYPTION} is for routes that are dialled directly")
     if KusciaWireForm.NO_CLIENT_CERTIFICATE in forms and spec.authentication_type != TOKEN:
         # Without token and certificate nothing would tell who calls.
         faults.append(f"{about}: {KusciaWireForm.NO_CLIENT_CERTIFICATE} needs authenticationType {TOKEN}")
