@@ -96,8 +96,8 @@ def _run(app: App, *command: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as problem:
         raise CliError(f"Error: {command[0]} cannot be run: {problem}; nothing was changed") from problem
     if done.returncode:
-        said = deque(done.stderr.strip().splitlines(), maxlen=1)
-        raise CliError(f"Error: {command[0]} refuses: {said[0] if said else done.returncode}; nothing was changed")
+        last = deque(done.stderr.strip().splitlines(), maxlen=1)
+        raise CliError(f"Error: {command[0]} refuses: {last[0] if last else done.returncode}; nothing was changed")
     return done.stdout
 
 

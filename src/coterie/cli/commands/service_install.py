@@ -20,7 +20,7 @@ Examples:
   coterie service install -c alice.yaml
   coterie service install -c alice.yaml --root /srv/coterie --wait 5m
   coterie service install -c alice.yaml --user
-  coterie service install -c alice.yaml --print > coterie-alice.service
+  coterie service install -c alice.yaml --print             # for another machine
 """
 
 
