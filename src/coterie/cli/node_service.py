@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.cli import arguments as options
@@ -101,8 +102,12 @@ def _run(app: App, *command: str) -> str:
     return done.stdout
 
 
-def show_log(app: App, settings: NodeSettings) -> None:
-    for line in background.log_tail(settings.paths, _LAST_LINES):
+def log_lines(settings: NodeSettings) -> list[str]:
+    return background.log_tail(settings.paths, _LAST_LINES)
+
+
+def show_lines(app: App, lines: Sequence[str]) -> None:
+    for line in lines:
         app.warn(f"  {line}")
 
 

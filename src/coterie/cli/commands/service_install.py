@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, app: App) -> int:
         app.warn(f"Warning: others can read {service.config}, which may hold the domain's key; run chmod 600 on it")
     settings.paths.prepare()
     systemd.write(service.unit, unit_text(service))
-    with working(app, service.unit, "starting", done="ready") as step:
+    with working(app, service.unit, "starting", done="done") as step:
         systemd.enable(service.unit)
         systemd.restart(service.unit)
         step.update("waiting until it is ready")
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, app: App) -> int:
         if args.user:
             app.say("It ends with your last session, unless an administrator runs: loginctl enable-linger USER")
         return 0
-    node_service.show_log(app, settings)
+    node_service.show_lines(app, node_service.log_lines(settings))
     if systemd.state(service.unit).active == "activating" and "not ready within" in why:
         raise CliError(f"Error: {service.unit}: {why}; it goes on starting, see {service.log}")
     systemd.disable(service.unit)

@@ -49,11 +49,12 @@ def run(args: argparse.Namespace, app: App) -> int:
     service, settings = node_service.service_of(app, file, root, user=args.user, python=python)
     version = node_service.check_version(app, service)
     old = systemd.state(unit)
-    with working(app, unit, f"restarting with {version}", done="ready") as step:
+    with working(app, unit, f"restarting with {version}", done="done") as step:
         systemd.write(unit, unit_text(service))
         systemd.restart(unit)
         why = systemd.wait(unit, args.wait, before=old.pid)
         if why:
+            last = node_service.log_lines(settings)
             step.update("rolling back")
             failed = systemd.state(unit)
             systemd.write(unit, before)
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     if not why:
         app.say(f"{unit} runs Coterie {version} ({service.python}).")
         return 0
-    node_service.show_log(app, settings)
+    node_service.show_lines(app, last)
     back = (
         f"the one before runs again ({python_of(before)})"
         if not still
