@@ -30,9 +30,11 @@ if verb == "is-system-running":
 elif verb == "restart":
     text = (units / unit).read_text()
     known["pid"] += 1
-    bad = "/bad/" in text or (state.parent / "broken").exists()
-    known["units"][unit] = {{"ActiveState": "failed" if bad else "active", "Result": "exit-code" if bad else "success",
-                            "MainPID": "0" if bad else str(known["pid"])}}
+    ends, broken = "/bad/" in text, (state.parent / "broken").exists()
+    known["units"][unit] = {{"ActiveState": "failed" if broken else "activating" if ends else "active",
+                            "SubState": "auto-restart" if ends else "",
+                            "Result": "exit-code" if ends or broken else "success",
+                            "MainPID": "0" if ends or broken else str(known["pid"])}}
 elif verb == "enable":
     known["units"].setdefault(unit, {{}})["UnitFileState"] = "enabled"
 elif verb == "stop":
@@ -174,7 +176,7 @@ def test_upgrade_goes_back_when_the_node_does_not_become_ready(machine: Machine)
     machine.install()
     before = machine.unit.read_text()
     told = machine.cli("service", "upgrade", "--user", "--python", str(machine.python("bad")))
-    assert told.code == 1 and "it failed (exit-code); the one before runs again" in told.err
+    assert told.code == 1 and "it ended (exit-code); the one before runs again" in told.err
     assert machine.unit.read_text() == before
     shown = json.loads(machine.cli("service", "status", "--user", "-o", "json").out)["services"][0]
     assert (shown["domain"], shown["state"], shown["python"]) == ("alice", "active", sys.executable)

@@ -17,6 +17,8 @@ _SYSTEM_UNITS = Path("/etc/systemd/system")
 _ASK_SECONDS = 30.0
 _START_SECONDS = 120.0
 _POLL_SECONDS = 0.2
+_BETWEEN = "auto-restart"
+"""It ended by itself and is started again in a moment."""
 _NOT_BOOTED = ("offline", "unknown", "")
 _PROPERTIES = ("ActiveState", "SubState", "Result", "MainPID", "NRestarts", "UnitFileState", "ActiveEnterTimestamp")
 
@@ -25,6 +27,7 @@ _PROPERTIES = ("ActiveState", "SubState", "Result", "MainPID", "NRestarts", "Uni
 class UnitState:
     active: str
     """active, activating, failed, inactive, deactivating."""
+    sub: str
     result: str
     pid: int
     restarts: int
@@ -106,6 +109,7 @@ class Systemd:
         found = dict(line.split("=", 1) for line in self._show(unit).splitlines() if "=" in line)
         return UnitState(
             active=found.get("ActiveState", "inactive"),
+            sub=found.get("SubState", ""),
             result=found.get("Result", ""),
             pid=_number(found.get("MainPID", "")),
             restarts=_number(found.get("NRestarts", "")),
@@ -133,8 +137,8 @@ class Systemd:
                 return ""
             if state.active == "failed":
                 return f"it failed ({state.result or 'no result'})"
-            if state.restarts and state.active != "active":
-                return f"it ended and was started again ({state.result or 'no result'})"
+            if state.sub == _BETWEEN:
+                return f"it ended ({state.result or 'no result'})"
             if clock() >= deadline:
                 return f"it was not ready within {seconds:g} s ({state.active})"
             sleep(_POLL_SECONDS)
