@@ -10,10 +10,10 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from conftest import Runner
 from coterie.base.service_notice import READY, STOPPING, ServiceNotice
 from coterie.cli.service_unit import NodeService, config_of, python_of, unit_text
 
@@ -49,7 +49,7 @@ state.write_text(json.dumps(known))
 class Machine:
     """A user's systemd that does what its script says."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cli: Any) -> None:
         self.folder = folder
         self.units = folder / "config" / "systemd" / "user"
         self.state = folder / "systemd.json"
@@ -59,7 +59,8 @@ class Machine:
         program.write_text(SYSTEMCTL.format(python=sys.executable, state=str(self.state), units=str(self.units)))
         program.chmod(0o755)
         path = f"{programs}:{os.environ['PATH']}"
-        self.cli = Runner(folder, {"PATH": path, "XDG_CONFIG_HOME": str(folder / "config")})
+        self.cli = cli
+        self.cli.environ = {**cli.environ, "PATH": path, "XDG_CONFIG_HOME": str(folder / "config")}
         self.config = folder / "alice.yaml"
         self.config.write_text("mode: autonomy\ndomainID: alice\n")
         self.config.chmod(0o600)
@@ -86,8 +87,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
+def machine(tmp_path: Path, cli: Any) -> Machine:
+    return Machine(tmp_path, cli)
 
 
 def service(**changes: object) -> NodeService:
