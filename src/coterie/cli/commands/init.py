@@ -98,7 +98,7 @@ def arguments(parser: Parser) -> None:
         "--datastore-endpoint",
         metavar="DSN",
         default="",
-        help="not supported: objects are stored in a local file",
+        help="database for the objects (default: a file below the root)",
     )
     add("--enable-workload-approve", action="store_true", help="jobs of partners need approval here")
     parser.complete(
