@@ -8,7 +8,7 @@ JOBS ?= $(shell scripts/test-workers)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup kubectl servers runtimes demo psi secretflow secretflow-image mpyc psi-or-skip secretflow-or-skip mpyc-or-skip hashes sbom protos fuzz
-.PHONY: console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores functions-kills functions-rows bfia bfia-conversations joined gpu bench clean help
+.PHONY: console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores ha functions-kills functions-rows bfia bfia-conversations joined gpu bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -118,6 +118,9 @@ stores: setup  ## stores on PostgreSQL, etcd and MySQL: pauses, many kills, and 
 	COTERIE_API_STORE=postgresql $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
 	COTERIE_API_STORE=etcd $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
 	COTERIE_API_STORE=mysql $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
+
+ha: $(STAMP)  ## two control planes on PostgreSQL and on etcd under jobs, while members and store are killed, stopped and paused (COTERIE_HA_SECONDS=240 each)
+	COTERIE_HA=1 $(BIN)/pytest -q -s --timeout 3600 tests/e2e/test_e2e_members.py tests/e2e/test_e2e_members_soak.py
 
 kafka: $(STAMP)  ## functions on a real Apache Kafka: gets a broker (Maven, Java 17); bus, dispatcher, acceptance rows on a node, kills; one of three brokers dies
 	@scripts/get-kafka
