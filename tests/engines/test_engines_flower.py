@@ -85,11 +85,11 @@ def test_owners_are_told_how_the_run_ended(link: Link) -> None:
     side = LinkSide(link.upstream, ("bob", "carol"))
     asked = HttpCall("GET", STATE_PATH, "bob", {}, b"")
     assert side.from_partner(asked).body == b'{"state": "running"}'
-    assert side.told == set()
+    assert side.informed == set()
     for state in (FAILED, COMPLETED):
         side.state = state
         assert side.from_partner(asked).body == f'{{"state": "{state}"}}'.encode()
-    assert side.told == {"bob"}
+    assert side.informed == {"bob"}
 
 
 def test_a_supernode_gets_the_code_of_its_own_image_only(link: Link) -> None:

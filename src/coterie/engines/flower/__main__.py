@@ -108,9 +108,9 @@ def serve(task: FlowerTask, app: Path, folder: Path, started: Programs) -> None:
         raise
     finally:
         others = {*task.owners} - {task.own}
-        programs.until(lambda: side.told >= others, LOST_SECONDS if side.state == fleet.COMPLETED else _PAUSE * 5)
-    if not side.told >= others:
-        raise FlowerFailed(f"{', '.join(sorted(others - side.told))} did not ask how the run ended")
+        programs.until(lambda: side.informed >= others, LOST_SECONDS if side.state == fleet.COMPLETED else _PAUSE * 5)
+    if not side.informed >= others:
+        raise FlowerFailed(f"{', '.join(sorted(others - side.informed))} did not ask how the run ended")
 
 
 def run_app(task: FlowerTask, app: Path, folder: Path, started: Programs) -> None:
@@ -152,7 +152,7 @@ def take_part(task: FlowerTask, app: Path, folder: Path, started: Programs) -> N
     side = NodeSide(task.own, server, built(app, folder))
     own = http_relay.serve("127.0.0.1", 0, side.answer)
     start_supernode(task, int(own.server_address[1]), folder, started)
-    heard, reached = time.monotonic(), False
+    last_answer, reached = time.monotonic(), False
     while True:
         if side.other_app.is_set():
             raise FlowerFailed(f"the app that {task.server} runs is not the one of this party's image")
@@ -164,13 +164,13 @@ def take_part(task: FlowerTask, app: Path, folder: Path, started: Programs) -> N
         except NotReached as problem:
             reply, reason = None, str(problem)
         if reply is not None and reply.status == 200:
-            heard, reached = time.monotonic(), True
+            last_answer, reached = time.monotonic(), True
             state = json.loads(reply.body).get("state")
             if state == fleet.COMPLETED:
                 return
             if state == fleet.FAILED:
                 raise FlowerFailed(f"the run failed at {task.server}; its log tells why")
-        elif time.monotonic() - heard > (LOST_SECONDS if reached else START_SECONDS):
+        elif time.monotonic() - last_answer > (LOST_SECONDS if reached else START_SECONDS):
             raise FlowerFailed(f"{task.server} cannot be reached: {reason}")
         time.sleep(_PAUSE)
 

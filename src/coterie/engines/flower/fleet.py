@@ -31,7 +31,7 @@ class LinkSide:
         self._registered: dict[str, bytes] = {}
         self.arrived: set[str] = set()
         """Those whose SuperNode is there."""
-        self.told: set[str] = set()
+        self.informed: set[str] = set()
         """Those that know how the run ended."""
         self.state = RUNNING
 
@@ -41,7 +41,7 @@ class LinkSide:
         if call.method == "GET" and call.path == STATE_PATH:
             state = self.state
             if state != RUNNING:
-                self.told.add(call.source)
+                self.informed.add(call.source)
             return HttpReply(200, json.dumps({"state": state}).encode(), {"Content-Type": "application/json"})
         return self.from_owner(call.source, call)
 
