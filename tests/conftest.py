@@ -88,6 +88,7 @@ GROUPS = (
     (re.compile(r"tests/e2e/test_e2e_nodes\.py::"), "e2e-nodes"),
     (re.compile(r"tests/e2e/test_e2e_machines(_ordinary)?\.py::"), "e2e-machines"),
     (re.compile(r"tests/e2e/test_e2e_links\.py::"), "e2e-links"),
+    (re.compile(r"tests/e2e/test_e2e_members\.py::"), "e2e-members"),
     (re.compile(r"tests/(e2e/test_e2e|faults/test_(fault|attack))_(mesh|center)\.py::"), "mesh"),
     (
         re.compile(r"tests/e2e/test_e2e_(jobs|engines|mpyc|policies|psi|serving|api_life|functions_partners)\.py::"),

@@ -11,8 +11,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from coterie.base.secret import SecretValue
@@ -75,6 +77,25 @@ class StoreAddress:
     cert: str = ""
     key: str = ""
     options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def shared(self) -> bool:
+        """Several control planes may write there."""
+        return self.kind != "sqlite"
+
+    def revealed(self) -> dict[str, Any]:
+        """With its passwords: for the standard input of a child, and nothing else."""
+        return {
+            name: value.reveal() if isinstance(value := getattr(self, name), SecretValue) else value
+            for name in self.__dataclass_fields__
+        }
+
+
+def address_of_revealed(document: Mapping[str, Any]) -> StoreAddress:
+    """What `revealed` gave, after it went through JSON."""
+    pairs = {name: tuple(map(tuple, document[name])) for name in ("hosts", "options")}
+    secrets = {name: SecretValue(document[name]) for name in ("dsn", "password")}
+    return StoreAddress(**{**document, **pairs, **secrets})
 
 
 def parse_store_address(text: str) -> StoreAddress:

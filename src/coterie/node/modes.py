@@ -16,6 +16,8 @@ from pathlib import Path
 from coterie.base import child_logging
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import LogSettings, configure, logger, set_level
+from coterie.base.service_notice import READY, STOPPING, ServiceNotice
+from coterie.kube.control.leader import LeaderElected
 from coterie.kube.control.manager import Manager, Runnable
 from coterie.node.config import NodeSettings
 from coterie.node.config.gateway import UNPRIVILEGED_SENTENCE
@@ -31,6 +33,7 @@ async def run(
     settings: NodeSettings, clock: Clock = SYSTEM_CLOCK, *, file: Path | None = None, root: Path | None = None
 ) -> None:
     """Run a node until SIGTERM or SIGINT. `file`, `root`: what `settings` were loaded from, to be watched."""
+    service = ServiceNotice.taken()
     configure(_logging(settings, settings.log_level))
     for notice in settings.notices:
         if settings.agent is not None and notice.sentence == UNPRIVILEGED_SENTENCE:
@@ -47,15 +50,33 @@ async def run(
     if watch is not None:
         parts[0].append(watch)
     manager = Manager(parts, name=settings.domain, ready_timeout=start_timeout, clock=clock)
+    elected = [part for group in parts for part in group if isinstance(part, LeaderElected)]
+
+    def stop() -> None:
+        manager.stop()
+        # Before everything else: another member goes on while this one still stops.
+        for each in elected:
+            each.stop()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, manager.stop)
+        loop.add_signal_handler(number, stop)
     # From a terminal that is closed it means what it always did, but in order.
     from_terminal = sys.stdin.isatty() or sys.stderr.isatty()
-    loop.add_signal_handler(signal.SIGHUP, manager.stop if watch is None or from_terminal else watch.reload)
+    loop.add_signal_handler(signal.SIGHUP, stop if watch is None or from_terminal else watch.reload)
     _spare_the_collector()
-    await manager.run()
+    telling = asyncio.ensure_future(_tell_ready(manager, service))
+    try:
+        await manager.run()
+    finally:
+        telling.cancel()
+        service.send(STOPPING)
     log.info("The node stopped", domain=settings.domain)
+
+
+async def _tell_ready(manager: Manager, service: ServiceNotice) -> None:
+    await manager.ready.wait()
+    service.send(READY)
 
 
 def _logging(settings: NodeSettings, level: str) -> LogSettings:

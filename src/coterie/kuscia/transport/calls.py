@@ -58,7 +58,7 @@ def task_of_session(session: str) -> str:
 
 def wait_seconds(request: Request, inbound: GrpcInbound | None = None) -> float:
     """What the caller wants to wait at most, within what is allowed."""
-    text = str(inbound.timeout or "") if inbound is not None else request.param("timeout")
+    text = str(inbound.timeout or "") if inbound is not None else request.query and request.param("timeout")
     if not text:
         return _DEFAULT_SECONDS
     if not text.isdecimal():
@@ -102,11 +102,13 @@ class TransportCalls:
         if caller is None:
             return Response(401, b"", "")
         bfia = in_form_of_bfia(request)
-        with self._metrics.under_way():
-            try:
-                answer = Outbound(payload=await self._carry_out(caller, request, bfia=bfia) or b"")
-            except TransportRefused as problem:
-                answer = outbound.refused(problem)
+        self._metrics.running += 1
+        try:
+            answer = Outbound(payload=await self._carry_out(caller, request, bfia=bfia) or b"")
+        except TransportRefused as problem:
+            answer = outbound.refused(problem)
+        finally:
+            self._metrics.running -= 1
         self._metrics.call(action_of(request.path), answer.code, len(request.body), len(answer.payload))
         if not bfia:
             return Response(body=outbound.encode(answer), content_type=CONTENT_TYPE)
