@@ -55,10 +55,15 @@ sbom: $(STAMP)  ## write sbom.json: what Coterie is built from (CycloneDX)
 protos: $(STAMP)  ## compile the .proto files into the descriptor set that is checked in
 	$(BIN)/python scripts/compile_protos.py
 
-.PHONY: azurite lakes
+.PHONY: azurite gcs lakes
 azurite:  ## run the tests of data sources on Azurite, the emulator of Azure Blob Storage (needs Node 20)
 	npm install --silent --no-fund --no-audit --prefix .tools/azurite azurite@3.35.0
 	$(BIN)/pytest -q tests/kuscia/datamesh/test_datamesh_source_azure.py
+
+gcs: $(STAMP)  ## run the tests of data sources on an emulator of Google Cloud Storage
+	$(PYTHON) -m venv .tools/gcs
+	.tools/gcs/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r scripts/gcs-emulator.txt
+	$(BIN)/pytest -q tests/kuscia/datamesh/test_datamesh_source_gcs.py
 
 lakes: $(STAMP)  ## run the tests of Delta and Iceberg tables, with the libraries of these extras
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --upgrade --target .tools/lakes -r scripts/lakes.txt
