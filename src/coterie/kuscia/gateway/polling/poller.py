@@ -102,10 +102,12 @@ class CallPoller:
         self.ready.set()
         owner = TaskOwner("call-poller")
         running: dict[Poll, asyncio.Task[None]] = {}
+        seen: SnapshotInputs | None = None
+        wanted: frozenset[Poll] = frozenset()
         try:
             while not self._stop.is_set():
-                inputs = self._inputs()
-                wanted = wanted_polls(inputs) if inputs is not None else frozenset()
+                if (inputs := self._inputs()) is not seen:
+                    seen, wanted = inputs, wanted_polls(inputs) if inputs is not None else frozenset()
                 for gone in running.keys() - wanted:
                     running.pop(gone).cancel()
                 for new in wanted - running.keys():
