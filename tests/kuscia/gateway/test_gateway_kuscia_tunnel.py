@@ -339,6 +339,12 @@ async def test_the_secret_opens_nothing_from_outside(fetching: Fetching) -> None
                 assert refused.status == 401
 
 
+@pytest.mark.parametrize("host", ["receiver.alice.svc", "Receiver.ALICE.svc:80"])
+async def test_pods_do_not_fetch_in_our_place(fetching: Fetching, host: str) -> None:
+    async with fetching.http.get(f"{fetching.bob.inside}/poll?service=echo", headers={"Host": host}) as refused:
+        assert refused.status == 403
+
+
 async def test_a_broken_stream_is_polled_again(fetching: Fetching, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polling, "AGAIN_SECONDS", 0.05)
     await until("it is polled", lambda: _now("echo" in fetching.kuscia.streams))
