@@ -8,7 +8,7 @@ JOBS ?= $(shell scripts/test-workers)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup kubectl servers runtimes demo psi secretflow secretflow-image mpyc psi-or-skip secretflow-or-skip mpyc-or-skip hashes sbom protos fuzz
-.PHONY: console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores functions-kills functions-rows joined gpu bench clean help
+.PHONY: console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores ha functions-kills functions-rows bfia bfia-conversations joined gpu bench clean help
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -113,10 +113,14 @@ slurm: setup  ## GPU jobs on a real Slurm: faults, node loss, fifty jobs at once
 
 STORE_API_TESTS = $(addprefix tests/kube/apiserver/test_, $(addsuffix .py, server_create server_update server_delete server_list server_watch \
 	server_apply admission_quotas admission_services))
-stores: setup  ## stores on PostgreSQL and etcd: pauses, many kills, and the API server's own suite on each
+stores: setup  ## stores on PostgreSQL, etcd and MySQL: pauses, many kills, and the API server's own suite on each
 	COTERIE_STORES=1 $(BIN)/pytest -q -n $(JOBS) tests/kube/store tests/kube/apiserver/test_server_two.py
 	COTERIE_API_STORE=postgresql $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
 	COTERIE_API_STORE=etcd $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
+	COTERIE_API_STORE=mysql $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
+
+ha: $(STAMP)  ## two control planes on PostgreSQL and on etcd under jobs, while members and store are killed, stopped and paused (COTERIE_HA_SECONDS=240 each)
+	COTERIE_HA=1 $(BIN)/pytest -q -s --timeout 3600 tests/e2e/test_e2e_members.py tests/e2e/test_e2e_members_soak.py
 
 kafka: $(STAMP)  ## functions on a real Apache Kafka: gets a broker (Maven, Java 17); bus, dispatcher, acceptance rows on a node, kills; one of three brokers dies
 	@scripts/get-kafka
@@ -125,6 +129,12 @@ kafka: $(STAMP)  ## functions on a real Apache Kafka: gets a broker (Maven, Java
 CALLS ?= 10000
 functions-kills: $(STAMP)  ## CALLS=10000 calls through a chain of three functions on a node while its processes are killed (minutes; COTERIE_KAFKA=1: on Kafka too)
 	COTERIE_KILL_CALLS=$(CALLS) COTERIE_KILL_EVERY=100 $(BIN)/pytest -q -s --timeout 3600 tests/e2e/test_e2e_functions_kills.py
+
+bfia: $(STAMP)  ## jobs with a BFIA partner of another vendor, also with one that is lost for good (eight minutes)
+	COTERIE_BFIA_LONG=1 $(BIN)/pytest -q -rs --timeout 900 tests/e2e/test_e2e_bfia.py
+
+bfia-conversations: $(STAMP)  ## record anew what a node and a BFIA partner say to each other; read the difference before you commit it
+	COTERIE_BFIA_RECORD=tests/kuscia/bfia $(BIN)/pytest -q --timeout 300 tests/e2e/test_e2e_bfia.py
 
 functions-rows: $(STAMP)  ## the acceptance rows of functions on a node, those with figures too (C-27; C-62 with ten starts): on a machine without other work
 	COTERIE_ROW_STARTS=10 $(BIN)/pytest -q -s --timeout 600 tests/e2e/test_e2e_functions.py

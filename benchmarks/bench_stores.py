@@ -1,4 +1,4 @@
-"""Stores beside each other: SQLite, PostgreSQL, etcd, each in its own folder, with every write on disk when it is acknowledged.
+"""Stores beside each other: SQLite, PostgreSQL, etcd, MySQL, each in its own folder, with every write on disk when it is acknowledged.
 
     python -m benchmarks.bench_stores [--seconds 3] [--folder DIR]
 
@@ -129,12 +129,14 @@ async def measure(name: str, make: Callable[[], Store], seconds: float) -> str:
 
 def addresses(stack: ExitStack, folder: Path) -> list[tuple[str, StoreAddress]]:
     found = [("SQLite", parse_store_address(f"sqlite://{folder}/bench.db"))]
-    for name, kind, server in (
-        ("PostgreSQL", "postgresql", lambda: store_servers_kit.postgresql_server(durable=True)),
-        ("etcd", "etcd", store_servers_kit.etcd_server),
+    for name, kind in (
+        ("PostgreSQL", "postgresql"),
+        ("etcd", "etcd"),
+        ("MySQL (MariaDB)", "mysql"),
     ):
         try:
-            found.append((name, store_servers_kit.fresh_address(kind, stack.enter_context(server()))))
+            server = stack.enter_context(store_servers_kit.server_of(kind, durable=True))
+            found.append((name, store_servers_kit.fresh_address(kind, server)))
         except pytest.skip.Exception as missing:
             print(f"{name} is left out: {missing}", file=sys.stderr)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -234,3 +235,18 @@ def test_a_quick_run_prints_and_writes_every_row(tmp_path: Path) -> None:
     assert [each.replace(" and 2 GB", "") for each in printed] == list(rows), "memory is limited where that is allowed"
     assert kept.read_text() == done.stdout
     assert list(tmp_path.iterdir()) == [kept], "nothing else is left behind"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_few_domains_are_simulated(tmp_path: Path) -> None:
+    options = ["--domains", "4", "--nodes", "8", "--jobs", "4", "--beats", "1", "--output", "json"]
+    command = [sys.executable, "-m", "benchmarks.simulate_domains", *options, "--folder", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    phases = {phase["name"]: phase for phase in json.loads(done.stdout)}
+    assert list(phases) == ["registration", "watches opened", "routes", "heartbeats x1", "4 jobs, 50 at once"]
+    assert all(phase["failures"] == {} for phase in phases.values())
+    assert "Failed" not in phases["4 jobs, 50 at once"]["note"]
+    assert phases["4 jobs, 50 at once"]["watch_p99"] > 0
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"

@@ -303,9 +303,14 @@ def node(**more):
         ({"protocol": "TLS"}, READY, ["(protocol: TLS)"]),
         ({"agent": {"allowPrivileged": True}}, READY, ["agent.allowPrivileged"]),
         ({"agent": {"hostPaths": ["/srv"]}}, READY, ["agent.hostPaths: /srv"]),
+        (
+            {"dataMesh": {"dataProxyList": [{"endpoint": "proxy:1", "dataSourceTypes": ["odps"]}]}},
+            READY,
+            ["data proxy at proxy:1 in clear text"],
+        ),
         ({}, RouteLine("alice", "bob", "", "None", True, "Success", "", None), ["alice -> bob: no token is asked for"]),
     ],
-    ids=["none", "plain", "tls", "privileged", "host paths", "no token"],
+    ids=["none", "plain", "tls", "privileged", "host paths", "data proxy", "no token"],
 )
 def test_protections_that_are_switched_off(more, line, said):
     found = gateway_status.switched_off([node(**more)], [line])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
-from store_servers_kit import SHARED, StoreServer, etcd_server, fresh_address, postgresql_server, shared_store
+from store_servers_kit import SHARED, StoreServer, fresh_address, server_of, shared_store
 
 from coterie.base.store_address import StoreAddress
 from coterie.kube.store.shared import SharedStore
@@ -15,13 +15,19 @@ OpenShared = Callable[..., Awaitable[SharedStore]]
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[StoreServer]:
-    with postgresql_server() as server:
+    with server_of("postgresql") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def etcd() -> Iterator[StoreServer]:
-    with etcd_server() as server:
+    with server_of("etcd") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[StoreServer]:
+    with server_of("mysql") as server:
         yield server
 
 

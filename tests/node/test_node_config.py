@@ -101,9 +101,44 @@ def test_the_console_leaves_its_usual_port_to_whom_it_was_given(more: dict[str, 
         ({"protocol": "NOTLS"}, ["protocol: NOTLS", "kusciaAPI.protocol: NOTLS"]),
         ({"protocol": "NOTLS", "kusciaAPI": {"protocol": "MTLS"}}, ["protocol: NOTLS"]),
         ({"enableWorkloadApprove": False}, ["enableWorkloadApprove: false"]),
+        (
+            {"dataMesh": {"dataProxyList": [{"endpoint": "p:1", "dataSourceTypes": ["odps"]}]}},
+            ["dataMesh.dataProxyList without clientTLSConfig"],
+        ),
     ],
 )
 def test_protections_that_are_switched_off_are_evidence(
     tmp_path: Path, document: dict[str, Any], off: list[str]
 ) -> None:
     assert switched_off(config.parse({"mode": "autonomy", "domainID": "alice", **document}, tmp_path)) == off
+
+
+def test_data_proxies(tmp_path: Path) -> None:
+    tls = {"caFile": "/ca", "certFile": "/c", "keyFile": "/k"}
+    proxies = [
+        {"endpoint": "proxy:8023", "dataSourceTypes": ["odps", "hive"], "clientTLSConfig": tls, "mode": "direct"},
+        {"endpoint": "other:8023", "dataSourceTypes": ["dameng"]},
+    ]
+    made = config.parse({"mode": "autonomy", "domainID": "alice", "dataMesh": {"dataProxyList": proxies}}, tmp_path)
+    first, second = made.data_mesh.proxies
+    assert (first.endpoint, first.types, first.secure, first.direct) == ("proxy:8023", ("odps", "hive"), True, True)
+    assert (second.types, second.secure) == (("dameng",), False)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "sentence"),
+    [
+        ({"dataSourceTypes": ["odps"]}, "endpoint: is missing"),
+        ({"endpoint": "http://proxy:1/x", "dataSourceTypes": ["odps"]}, "must be host:port"),
+        ({"endpoint": "proxy:1"}, "dataSourceTypes: is missing"),
+        ({"endpoint": "proxy:1", "dataSourceTypes": ["localfs"]}, "cannot have localfs"),
+        ({"endpoint": "proxy:1", "dataSourceTypes": ["odps", "odps"]}, "names the type odps twice"),
+        ({"endpoint": "proxy:1", "dataSourceTypes": ["odps"], "mode": "both"}, "must be one of direct, proxy"),
+        ({"endpoint": "p:1", "dataSourceTypes": ["odps"], "clientTLSConfig": {"certFile": "/c"}}, "belong together"),
+        ({"endpoint": "p:1", "dataSourceTypes": ["odps"], "clientTLSConfig": {"caFile": "ca"}}, "whole path"),
+    ],
+)
+def test_data_proxies_that_are_wrong(tmp_path: Path, proxy: dict[str, Any], sentence: str) -> None:
+    document = {"mode": "autonomy", "domainID": "alice", "dataMesh": {"dataProxyList": [proxy]}}
+    with pytest.raises(config.ConfigError, match=sentence):
+        config.parse(document, tmp_path)

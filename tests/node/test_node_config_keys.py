@@ -118,6 +118,7 @@ USED = [
     ("apiServer.auditLog", "", "api.audit_log", "", MASTER),
     ("store", "etcd://h/p", "store.label", "etcd://h/p", MASTER),
     ("datastoreEndpoint", "postgres://u@h/d", "store.label", "postgresql://h/d", MASTER),
+    ("datastoreEndpoint", "mysql://u:p@ss@tcp(h:3306)/d?parseTime=true", "store.label", "mysql://h:3306/d", MASTER),
     ("apiServer.auditPolicy", "policy.yaml", "api.audit_policy", "policy.yaml", MASTER),
     ("apiServer.kubeconfig", "in-cluster", "api.kubeconfig", "in-cluster", MASTER),
     ("controllers.profile", "standard", "controllers.pod_eviction_seconds", 5, MASTER),
@@ -205,6 +206,8 @@ TESTED_ELSEWHERE = {
     *(path for path in keys.USED if path.startswith("image.")),
     # tests/node/test_node_traces.py
     *(path for path in keys.USED if path.startswith("traces.otlp.") and path != "traces.otlp.endpoint"),
+    # tests/node/test_node_config.py
+    *(path for path in keys.USED if path.startswith("dataMesh.dataProxyList")),
     "gateway.ingress.host",
     "mode",
     "domainKeyData",
@@ -454,7 +457,7 @@ REFUSED = [
     ("runtime", {**AUTONOMY, "runtime": "nspawn"}, 'runtime: must be one of runp, runc, not "nspawn"'),
     ("runk", {**AUTONOMY, "runtime": "runk"}, "runtime: this version cannot run pods in another cluster (runk); take runc"),
     ("container-runtime", {**AUTONOMY, "agent": {"containerRuntime": "docker"}}, "agent.containerRuntime: must be one of"),
-    ("datastore", {**MASTER, "datastoreEndpoint": "mysql://u:S3CR3T@h/d"}, "datastoreEndpoint: this version has no store in MySQL"),
+    ("datastore", {**MASTER, "datastoreEndpoint": "mysql://u:S3CR3T@tcp(h)/d?colour=red"}, "datastoreEndpoint: unknown options: colour"),
     ("store-kind", {**MASTER, "store": "redis://u:S3CR3T@h/d"}, "store: redis:// is no kind of store"),
     ("store-host", {**MASTER, "store": "postgresql://u:S3CR3T@h"}, "store: the address names no database"),
     ("store-file", {**MASTER, "store": "etcd://h?passwordFile=/none"}, "store: passwordFile: /none cannot be read"),

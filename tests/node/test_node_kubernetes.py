@@ -347,10 +347,11 @@ def test_the_chart_makes_a_configuration_that_a_node_takes(tmp_path: Path, varia
         ({"mode": "autonomy", "replicas": 2, "domainKey": "k", "store": "s"}, "only a master"),
         ({"mode": "lite"}, "lite.masterEndpoint"),
         ({"runtime": "runc"}, "runtime must be"),
+        ({"mode": "autonomy", "runk": {"namespace": "space"}}, "runk.namespace"),
         ({"image": {"repository": ""}}, "image.repository"),
         ({"controlPlane": "kubernetes", "store": "s"}, "its own store"),
     ],
-    ids=["key", "store", "autonomy", "lite", "runc", "image", "cluster"],
+    ids=["key", "store", "autonomy", "lite", "runc", "runk", "image", "cluster"],
 )
 def test_the_chart_refuses_what_cannot_work(tmp_path: Path, values: dict[str, Any], word: str) -> None:
     assert word in rendered(tmp_path, values, code=1)

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from coterie.base import pki, pki_files
+from coterie.base.clock import SYSTEM_CLOCK, rfc3339
 from coterie.kube.client import kubeconfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +49,7 @@ class RealCluster:
         self.kubeconfig = root / "admin.kubeconfig"
         self.audit = root / "audit.jsonl"
         self.server = ""
+        self.restarted_at = self.ready_again_at = ""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._commands: dict[str, tuple[str, ...]] = {}
 
@@ -117,9 +119,12 @@ class RealCluster:
             )
 
     def restart(self, name: str) -> None:
+        self.restarted_at = rfc3339(SYSTEM_CLOCK.now())
         self._end(self._processes.pop(name))
         self._spawn(name, *self._commands[name])
         wait_until(lambda: self.try_kubectl("get", "--raw", "/readyz").returncode == 0, "the API server is ready again")
+        time.sleep(2)  # it is ready before its authorizer has read all roles
+        self.ready_again_at = rfc3339(SYSTEM_CLOCK.now())
 
     def stop(self) -> None:
         for process in reversed(list(self._processes.values())):

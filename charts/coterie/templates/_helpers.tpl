@@ -30,10 +30,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and (ne .Values.mode "master") (eq .Values.runtime "runk") }}true{{ end -}}
 {{- end -}}
 
-{{- define "coterie.runk-namespace" -}}
-{{- .Values.runk.namespace | default .Release.Namespace -}}
-{{- end -}}
-
 {{- define "coterie.secret" -}}
 {{- .Values.existingSecret | default (printf "%s-config" (include "coterie.name" .)) -}}
 {{- end -}}
@@ -52,6 +48,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and (gt (int .Values.replicas) 1) (not .Values.store) }}{{ fail "store is missing: 2 replicas or more need a shared store such as PostgreSQL" }}{{ end -}}
 {{- end -}}
 {{- if and (gt (int .Values.replicas) 1) (or (ne .Values.mode "master") (include "coterie.installed" .)) }}{{ fail "replicas: only a master with an API server of its own can have 2 or more; lite and autonomy have a node, and evidence, in their volume" }}{{ end -}}
+{{- if and (include "coterie.runs-pods" .) (has .Values.runk.namespace (list "" .Release.Namespace)) }}{{ fail "runk.namespace must be a namespace of its own: pods of tasks do not belong where the domain's key is" }}{{ end -}}
 {{- end -}}
 
 {{- define "coterie.config" -}}
@@ -67,7 +64,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- /* The name of its Node stays the same when the pod moves. */ -}}
 {{- $_ := set $made "agent" (dict "nodeName" (include "coterie.name" .)) }}
 {{- $_ := set $made "runtime" .Values.runtime }}{{ $_ := set $made "capacity" .Values.capacity }}
-{{- if eq .Values.runtime "runk" }}{{ $_ := set $made "runk" (dict "namespace" (include "coterie.runk-namespace" .)) }}{{ end -}}
+{{- if eq .Values.runtime "runk" }}{{ $_ := set $made "runk" .Values.runk }}{{ end -}}
 {{- end -}}
 {{- mergeOverwrite $made (deepCopy .Values.config) | toYaml -}}
 {{- end -}}

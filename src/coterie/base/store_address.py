@@ -3,6 +3,7 @@
     sqlite:///path/to/file                                        (or nothing: a file below `root`)
     postgresql://user:password@host:5432,other:5432/database?sslmode=verify-full&sslrootcert=/ca.pem
     etcd://host:2379,other:2379/prefix?ca=/ca.pem&cert=/cert.pem&key=/key.pem
+    mysql://user:password@tcp(host:3306)/database?tls=true&ca=/ca.pem     (as Kuscia's datastoreEndpoint has it)
 
 `passwordFile=/path` takes the password from a file; what is read or written here never shows one.
 """
@@ -10,8 +11,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from coterie.base.secret import SecretValue
@@ -20,6 +23,34 @@ POSTGRESQL = ("postgresql", "postgres")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_-]{0,40}")
 _PREFIX = re.compile(r"[A-Za-z0-9._/-]{0,200}")
 _TLS_KEYS = ("ca", "cert", "key")
+_MYSQL_TLS = ("", "true", "false", "skip-verify")
+_GO_OPTIONS = frozenset(
+    [
+        "allowAllFiles",
+        "allowCleartextPasswords",
+        "allowFallbackToPlaintext",
+        "allowNativePasswords",
+        "allowOldPasswords",
+        "charset",
+        "checkConnLiveness",
+        "clientFoundRows",
+        "collation",
+        "columnsWithAlias",
+        "compress",
+        "connectionAttributes",
+        "interpolateParams",
+        "loc",
+        "maxAllowedPacket",
+        "multiStatements",
+        "parseTime",
+        "readTimeout",
+        "rejectReadOnly",
+        "timeTruncate",
+        "timeout",
+        "writeTimeout",
+    ]
+)
+"""Of Go's driver, about how *it* speaks with the server; addresses of Kuscia may have them."""
 
 
 class StoreAddressError(ValueError):
@@ -47,6 +78,25 @@ class StoreAddress:
     key: str = ""
     options: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def shared(self) -> bool:
+        """Several control planes may write there."""
+        return self.kind != "sqlite"
+
+    def revealed(self) -> dict[str, Any]:
+        """With its passwords: for the standard input of a child, and nothing else."""
+        return {
+            name: value.reveal() if isinstance(value := getattr(self, name), SecretValue) else value
+            for name in self.__dataclass_fields__
+        }
+
+
+def address_of_revealed(document: Mapping[str, Any]) -> StoreAddress:
+    """What `revealed` gave, after it went through JSON."""
+    pairs = {name: tuple(map(tuple, document[name])) for name in ("hosts", "options")}
+    secrets = {name: SecretValue(document[name]) for name in ("dsn", "password")}
+    return StoreAddress(**{**document, **pairs, **secrets})
+
 
 def parse_store_address(text: str) -> StoreAddress:
     """Raises StoreAddressError."""
@@ -62,8 +112,7 @@ def parse_store_address(text: str) -> StoreAddress:
     if scheme in ("etcd", "etcds"):
         return _etcd(scheme, rest)
     if scheme == "mysql":
-        _mysql(rest)  # what is wrong with the address is said first
-        raise StoreAddressError("this version has no store in MySQL; take postgresql:// or etcd://")
+        return _mysql(rest)
     raise StoreAddressError(f"{scheme}:// is no kind of store; there are sqlite, postgresql, etcd and mysql")
 
 
@@ -165,20 +214,32 @@ def _mysql(rest: str) -> StoreAddress:
         raise StoreAddressError("an address of MySQL is mysql://user:password@tcp(host:3306)/database")
     if plain is not None and go is None:
         user, written = unquote(user), unquote(written)
-    options = _options(match[3] or "")
+    options = {name: value for name, value in _options(match[3] or "").items() if name not in _GO_OPTIONS}
     password = _password(options) or SecretValue(written)
     hosts = _hosts(match[1], 3306)
-    database = match[2]
+    database = unquote(match[2])
     if not database:
         raise StoreAddressError("the address names no database: mysql://user@tcp(host:3306)/DATABASE")
+    tls, ca = options.pop("tls", ""), options.pop("ca", "")
+    if tls not in _MYSQL_TLS:
+        raise StoreAddressError("tls: true, skip-verify or false")
+    if ca and tls in ("", "false"):
+        raise StoreAddressError("ca: needs tls=true")
+    table = options.pop("table", "")
+    if table not in ("", "kine"):
+        raise StoreAddressError("table: only `kine` can be named, to migrate from it")
+    if options:
+        raise StoreAddressError(
+            f"unknown options: {', '.join(sorted(options))}; there are tls, ca, passwordFile, table and those of Go's driver"
+        )
     return StoreAddress(
         "mysql",
-        f"mysql://{match[1]}/{database}",
+        f"mysql://{match[1]}/{database}" + (f"?table={table}" if table else ""),
         user=user,
         password=password,
         hosts=hosts,
         database=database,
-        tls=options.get("tls", "") not in ("", "false"),
-        ca=options.pop("ca", ""),
-        options=tuple(sorted(options.items())),
+        tls=tls not in ("", "false"),
+        ca=ca,
+        options=tuple((name, value) for name, value in (("table", table), ("tls", tls)) if value),
     )

@@ -219,6 +219,12 @@ def switched_off(nodes: Sequence[NodeSettings], lines: Sequence[RouteLine]) -> l
             out.append(
                 f"{node.domain}: anyone who can connect to KusciaAPI may do everything (kusciaAPI.protocol: NOTLS)"
             )
+        out += [
+            f"{node.domain}: settings of data sources go to the data proxy at {each.endpoint} in clear text "
+            "(dataMesh.dataProxyList without clientTLSConfig)"
+            for each in node.data_mesh.proxies
+            if not each.secure
+        ]
         if node.agent is not None and node.agent.allow_privileged:
             out.append(f"{node.domain}: pods may be privileged (agent.allowPrivileged: true)")
         if node.agent is not None and node.agent.allow_host_network:

@@ -11,6 +11,7 @@ from coterie.base.store_address import StoreAddress, StoreAddressError, parse_st
 from coterie.cli import arguments as options
 from coterie.cli.app import CliError, UsageError
 from coterie.kube.store.protocol import StoreError
+from coterie.kuscia.api.definitions import crds
 from coterie.node import config
 from coterie.node.config import ConfigError
 
@@ -36,6 +37,13 @@ def address_of(text: str, root: Path | None) -> StoreAddress:
     if settings.mode == "lite":
         raise CliError(f"{text}: a lite has no store; its objects are at its master")
     return settings.store or parse_store_address(f"sqlite://{settings.paths.database.absolute()}")
+
+
+def taken_from_kine() -> frozenset[str]:
+    """What is copied from the database of a Kuscia: its own kinds, and what its users have written beside them."""
+    own = (name.partition(".") for name in crds.hashes())
+    core = ("core/namespaces", "core/configmaps", "core/secrets")
+    return frozenset(f"{group}/{plural}" for plural, _, group in own if group == crds.GROUP).union(core)
 
 
 def run_store(work: Coroutine[Any, Any, T]) -> T:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from coterie.base import parent_death, pki_files
+from coterie.base import parent_death, pki, pki_files
 from coterie.base.pki import PkiError
 from coterie.kube.apiserver.auth.authentication_info import FRONT_PROXY_USER
 from coterie.node.api_identity import AUTHORITY, FRONT_PROXY_AUTHORITY
@@ -20,15 +20,21 @@ from coterie.node.api_identity import AUTHORITY, FRONT_PROXY_AUTHORITY
 ADMIN_GROUP = "system:masters"
 
 
+def make_authorities(where: Path, now: datetime) -> tuple[pki.Authority, pki.Authority]:
+    """What all members of a control plane share; made where it is missing. The API's authority and that of front proxies."""
+    authority = pki_files.ensure_authority(where, AUTHORITY, now=now)
+    front_proxy = pki_files.ensure_authority(where, FRONT_PROXY_AUTHORITY, now=now, name="front-proxy-ca")
+    pki_files.ensure_key(where / "sa.key")
+    return authority, front_proxy
+
+
 def make(where: Path, names: Sequence[str], now: datetime) -> None:
     """Make what is missing, renew what is due."""
-    authority = pki_files.ensure_authority(where, AUTHORITY, now=now)
+    authority, front_proxy = make_authorities(where, now)
     pki_files.ensure_server(where, "apiserver", authority, names=names, now=now)
     pki_files.ensure_client(where, "admin", authority, user="coterie-admin", groups=(ADMIN_GROUP,), now=now)
     pki_files.ensure_client(where, "agent-client", authority, user="kube-apiserver-kubelet-client", now=now)
-    front_proxy = pki_files.ensure_authority(where, FRONT_PROXY_AUTHORITY, now=now, name="front-proxy-ca")
     pki_files.ensure_client(where, "front-proxy-client", front_proxy, user=FRONT_PROXY_USER, now=now)
-    pki_files.ensure_key(where / "sa.key")
 
 
 def main(directory: str, now: str, *names: str) -> int:

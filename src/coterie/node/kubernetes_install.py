@@ -48,6 +48,7 @@ CONTROLLER_RULES: Final = (
     "READ | coterie.io | dnses",
     "READ | core | configmaps endpoints namespaces nodes persistentvolumeclaims persistentvolumes pods resourcequotas",
     "READ | core | serviceaccounts services",
+    "READ | discovery.k8s.io | endpointslices",
     "READ | apps | deployments",
     "READ | autoscaling | horizontalpodautoscalers",
     "READ | policy | poddisruptionbudgets",

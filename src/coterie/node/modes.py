@@ -16,6 +16,7 @@ from pathlib import Path
 from coterie.base import child_logging
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import LogSettings, configure, logger, set_level
+from coterie.kube.control.leader import LeaderElected
 from coterie.kube.control.manager import Manager, Runnable
 from coterie.node.config import NodeSettings
 from coterie.node.config.gateway import UNPRIVILEGED_SENTENCE
@@ -47,12 +48,20 @@ async def run(
     if watch is not None:
         parts[0].append(watch)
     manager = Manager(parts, name=settings.domain, ready_timeout=start_timeout, clock=clock)
+    elected = [part for group in parts for part in group if isinstance(part, LeaderElected)]
+
+    def stop() -> None:
+        manager.stop()
+        # Before everything else: another member goes on while this one still stops.
+        for each in elected:
+            each.stop()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, manager.stop)
+        loop.add_signal_handler(number, stop)
     # From a terminal that is closed it means what it always did, but in order.
     from_terminal = sys.stdin.isatty() or sys.stderr.isatty()
-    loop.add_signal_handler(signal.SIGHUP, manager.stop if watch is None or from_terminal else watch.reload)
+    loop.add_signal_handler(signal.SIGHUP, stop if watch is None or from_terminal else watch.reload)
     _spare_the_collector()
     await manager.run()
     log.info("The node stopped", domain=settings.domain)

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import orjson
+import pytest
 from store_servers_kit import fresh_address, lasting_server, shared_store
 
 from coterie.base.clock import VirtualClock
@@ -185,8 +186,13 @@ class Api:
         return self.server.state.revision
 
 
+IN_PROCESS = pytest.mark.skipif(
+    bool(os.environ.get("COTERIE_API_STORE")), reason="counts on a store that decides in the same turn of the loop"
+)
+
+
 def _store(clock: VirtualClock) -> Any:
-    """`COTERIE_API_STORE=postgresql` (or etcd): on a real one (`make stores`)."""
+    """`COTERIE_API_STORE=postgresql` (or etcd, mysql): on a real one (`make stores`)."""
     kind = os.environ.get("COTERIE_API_STORE", "")
     return shared_store(fresh_address(kind, lasting_server(kind))) if kind else MemoryStore(clock=clock)
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from server_kit import CMS, PODS, STRATEGIC, Api, config_map, pod
+from server_kit import CMS, IN_PROCESS, PODS, STRATEGIC, Api, config_map, pod
 
 from coterie.http.messages import UserInfo
 
@@ -117,6 +117,7 @@ async def test_dry_runs_take_no_room_but_are_judged(api: Api):
     await api.refused(403, "POST", f"{CMS}?dryRun=All", config_map("b"))
 
 
+@IN_PROCESS
 async def test_a_writer_who_leaves_keeps_its_room_until_its_write_is_settled(api: Api, monkeypatch: pytest.MonkeyPatch):
     await quota(api, configmaps="1")
     flush = api.store._flush

@@ -5,7 +5,7 @@ import re
 
 import orjson
 import pytest
-from server_kit import CMS, CRDS, PODS, WIDGETS, Api, config_map, crd, pod, serving, version, widget
+from server_kit import CMS, CRDS, IN_PROCESS, PODS, WIDGETS, Api, config_map, crd, pod, serving, version, widget
 
 from coterie.kube.apiserver.server import Settings
 
@@ -255,6 +255,7 @@ async def test_of_many_creators_one_wins(api: Api):
     assert await api.get(f"{CMS}/a") == winner.json
 
 
+@IN_PROCESS
 async def test_a_client_that_goes_away_still_gets_its_object(api: Api):
     task = asyncio.create_task(api.call("POST", CMS, config_map("a")))
     await asyncio.sleep(0)

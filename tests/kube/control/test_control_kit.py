@@ -24,7 +24,7 @@ from coterie.kube.control.controller import Controller, Result, Watches, own_key
 from coterie.kube.control.deferred import Deferred
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.finalizers import BeingDeleted, add_finalizer, remove_finalizer
-from coterie.kube.control.leader import LeaderElected, LeaderElection, ObservedLease, Timing, decide
+from coterie.kube.control.leader import LeaderElected, LeaderElection, LeaderFence, ObservedLease, Timing, decide
 from coterie.kube.control.manager import Manager, RunForever, RunnableFailed, RunOnce
 
 CM = Kind.dynamic(builtin("configmaps"))
@@ -429,6 +429,109 @@ async def test_leader_elected_runs_its_parts_only_while_leading() -> None:
     task.cancel()
     await asyncio.wait([task])
     assert api.find("leases", "lock", "kube-system")["spec"]["holderIdentity"] == "" and lease is not None
+
+
+async def test_a_leader_that_slept_writes_nothing_more() -> None:
+    """A paused process: its clock went on, its tasks did not."""
+    clock = VirtualClock()
+    api = FakeApi(clock)
+    a = candidate(api, "a")
+    fenced = Client(LeaderFence(api.client().transport, a), clock=clock)
+    with pytest.raises(NotSent, match="does not lead"):
+        await fenced.create(CM, {"metadata": {"name": "before", "namespace": "default"}})
+    await a.acquire()
+    await fenced.create(CM, {"metadata": {"name": "leading", "namespace": "default"}})
+    await clock.advance(11)  # nobody renews
+    assert a.leading.is_set() and not a.certain
+    with pytest.raises(NotSent):
+        await fenced.create(CM, {"metadata": {"name": "after", "namespace": "default"}})
+    assert (await fenced.get(CM, "leading", "default"))["metadata"]["name"] == "leading"
+
+
+async def test_a_slow_answer_does_not_make_a_lease_younger() -> None:
+    clock = VirtualClock()
+    api = FakeApi(clock)
+    real = api.client().transport
+
+    async def answer(call: TransportRequest) -> TransportResponse:
+        if call.mutating:
+            await clock.sleep(9)
+        return await real.send(call)
+
+    a = candidate(api, "a", Client(FakeTransport(answer), clock=clock))
+    taking = asyncio.create_task(a.acquire())
+    await clock.advance(9)
+    await taking
+    assert a.certain
+    await clock.advance(1)
+    assert not a.certain
+
+
+async def test_a_nudged_candidate_looks_at_once() -> None:
+    clock = VirtualClock()
+    api = FakeApi(clock)
+    a, b = candidate(api, "a"), candidate(api, "b")
+    await a.acquire()
+    waiting = asyncio.create_task(b.acquire())
+    await clock.advance(0.5)
+    await a.release()
+    b.nudge()
+    await settle()
+    assert b.leading.is_set()
+    await waiting
+
+
+async def test_a_planned_stop_ends_the_parts_before_the_lease_is_free() -> None:
+    clock, log = VirtualClock(), []
+    api = FakeApi(clock)
+
+    def holder() -> str:
+        return str(api.find("leases", "lock", "kube-system")["spec"]["holderIdentity"])
+
+    class Slow:
+        name = "slow"
+
+        def __init__(self) -> None:
+            self.ready = asyncio.Event()
+            self._stop = asyncio.Event()
+
+        def stop(self) -> None:
+            self._stop.set()
+
+        async def run(self) -> None:
+            self.ready.set()
+            await self._stop.wait()
+            await clock.sleep(2)
+            log.append(holder())
+
+    a, b = candidate(api, "a"), candidate(api, "b")
+    elected = LeaderElected("controllers", a, lambda: [[Slow()]], clock=clock)
+    task = asyncio.create_task(elected.run())
+    await clock.advance(1)
+    waiting = asyncio.create_task(b.acquire())
+    await clock.advance(1)
+    assert [each.name for each in elected.parts] == ["slow"]
+    elected.stop()
+    await clock.advance(1.5)
+    assert not b.leading.is_set() and a.certain
+    await clock.advance(4)
+    assert task.done() and log == ["a"] and elected.parts == []
+    assert b.leading.is_set()
+    await waiting
+
+
+async def test_a_candidate_that_is_stopped_ends() -> None:
+    clock = VirtualClock()
+    api = FakeApi(clock)
+    a = candidate(api, "a")
+    await a.acquire()
+    elected = LeaderElected("controllers", candidate(api, "b"), lambda: [[]], clock=clock)
+    task = asyncio.create_task(elected.run())
+    await clock.advance(1)
+    elected.stop()
+    await settle()
+    assert task.done()
+    assert api.find("leases", "lock", "kube-system")["spec"]["holderIdentity"] == "a"
 
 
 def test_timing_must_leave_room() -> None:

@@ -11,7 +11,7 @@ from coterie.kube.store import MemoryStore, SqliteStore, Store
 
 MakeStore = Callable[..., Awaitable[Store]]
 EXCLUSIVE = ("memory", "sqlite")
-COUNTING = (*EXCLUSIVE, "postgresql")
+COUNTING = (*EXCLUSIVE, "postgresql", "mysql")
 """Stores whose revisions grow by one from zero."""
 
 

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -22,13 +22,15 @@ import pytest
 
 from coterie.base.store_address import StoreAddress, parse_store_address
 from coterie.kube.store.etcd import EtcdStore
+from coterie.kube.store.mysql import MysqlStore
 from coterie.kube.store.postgresql import PostgresqlStore
 from coterie.kube.store.shared import SharedStore
 
 TOOLS = Path(__file__).parents[3] / ".tools" / "servers"
 PASSWORD = "pa55:w@rd/ü"
 _BOUND = 60.0
-SHARED = ("postgresql", "etcd")
+_MEMORY = 2 * 1024**3
+SHARED = ("postgresql", "etcd", "mysql")
 _names = count(1)
 
 
@@ -84,21 +86,29 @@ class StoreServer:
 @cache
 def lasting_server(kind: str) -> StoreServer:
     """One for this process, until it ends."""
-    made = postgresql_server() if kind == "postgresql" else etcd_server()
+    made = server_of(kind)
     atexit.register(made.__exit__, None, None, None)
     return made.__enter__()
+
+
+def server_of(kind: str, *, durable: bool = False) -> AbstractContextManager[StoreServer]:
+    if kind == "etcd":
+        return etcd_server()
+    return postgresql_server(durable=durable) if kind == "postgresql" else mysql_server(durable=durable)
 
 
 def fresh_address(kind: str, server: StoreServer) -> StoreAddress:
     """A store of its own in the server."""
     if kind == "etcd":
         return parse_store_address(f"{server.url}/s{next(_names)}")
+    if kind == "mysql":
+        return parse_store_address(f"{server.url}/s{next(_names)}")
     return parse_store_address(f"{server.url}?sslmode=disable&schema=s{next(_names)}")
 
 
 def shared_store(address: StoreAddress, **settings: object) -> SharedStore:
-    kind = EtcdStore if address.kind == "etcd" else PostgresqlStore
-    return kind(address, **settings)  # type: ignore[arg-type]
+    kind = {"etcd": EtcdStore, "mysql": MysqlStore, "postgresql": PostgresqlStore}[address.kind]
+    return kind(address, **settings)  # type: ignore[arg-type, no-any-return]
 
 
 def free_port() -> int:
@@ -117,9 +127,12 @@ def _found(*patterns: str) -> Path | None:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def _folder(*, in_memory: bool = False) -> Iterator[Path]:
     """Writable for the unprivileged user; short, as sockets lie in it."""
-    base = next(each for each in ("/tmp", "/var/tmp", "/dev/shm") if os.stat(each).st_mode & 0o001)
+    places = ["/tmp", "/var/tmp", "/dev/shm"]
+    if in_memory and os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > _MEMORY:
+        places.insert(0, "/dev/shm")
+    base = next(each for each in places if os.stat(each).st_mode & 0o001)
     made = Path(tempfile.mkdtemp(prefix="st-", dir=base))
     try:
         if os.getuid() == 0:
@@ -177,6 +190,60 @@ def postgresql_server(*, durable: bool = False) -> Iterator[StoreServer]:
             folder,
             f"postgresql://alice:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/postgres",
             "ready to accept connections",
+        )
+        try:
+            server.start()
+            yield server
+        finally:
+            server.resume()
+            server.kill()
+
+
+@contextmanager
+def mysql_server(*, durable: bool = False) -> Iterator[StoreServer]:
+    """`durable`: with a flush for each commit, for tests that kill it."""
+    unpacked = TOOLS / "mariadb-server-core"
+    daemon = _found("//usr/sbin/mariadbd", f"{unpacked}//usr/sbin/mariadbd")
+    if daemon is None:
+        pytest.skip("no mariadbd: run scripts/get-servers on Debian")
+    env = _with_libraries(unpacked, daemon)
+    base = unpacked / "usr" if daemon.is_relative_to(unpacked) else Path("/usr")
+    with _folder(in_memory=not durable) as folder:
+        data, port = folder / "data", free_port()
+        common = ["--no-defaults", f"--basedir={base}", f"--datadir={data}", f"--lc-messages-dir={base}/share/mysql"]
+        common += [f"--tmpdir={folder}", "--innodb-buffer-pool-size=64M"]
+        # What mariadb-install-db does, which needs client programs that the server's package does not have.
+        subprocess.run(["mkdir", str(data)], check=True, **_unprivileged())  # type: ignore[call-overload]
+        files = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
+        script = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\nSET @skip_auth_anonymous=1;\n"
+        script += "\n".join((base / "share/mysql" / name).read_text() for name in files)
+        made = subprocess.run(
+            [str(daemon), *common, "--bootstrap"],
+            input=script.encode(),
+            capture_output=True,
+            env=env,
+            cwd="/",
+            **_unprivileged(),  # type: ignore[call-overload]
+        )
+        if made.returncode:
+            raise RuntimeError(f"mariadbd --bootstrap: {made.stderr.decode()[-1500:]}")
+        start = folder / "start.sql"
+        start.write_text(
+            f"SET NAMES utf8mb4;\nCREATE USER IF NOT EXISTS alice@'%' IDENTIFIED BY '{PASSWORD}';\n"
+            "GRANT ALL ON *.* TO alice@'%';\n"
+        )
+        start.chmod(0o644)
+        server = StoreServer(
+            [
+                *(str(daemon), *common, f"--socket={folder}/s", f"--pid-file={folder}/pid", f"--port={port}"),
+                *("--bind-address=127.0.0.1", f"--init-file={start}", "--skip-name-resolve"),
+                *([] if durable else ["--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync"]),
+            ],
+            env,
+            port,
+            folder,
+            f"mysql://alice:{PASSWORD}@tcp(127.0.0.1:{port})",
+            "ready for connections",
         )
         try:
             server.start()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
-from store_servers_kit import SHARED, StoreServer, etcd_server, fresh_address, postgresql_server, shared_store
+from store_servers_kit import SHARED, StoreServer, fresh_address, server_of, shared_store
 
 from coterie.base.store_address import StoreAddress, parse_store_address
 from coterie.kube.store import PutOp, StoreError, StoreEvent, StoreUnavailable, Unsettled
@@ -25,8 +25,7 @@ _BOUND = 60.0
 def server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
     """One of its own, which writes to the disk as in earnest."""
     with ExitStack() as stack:
-        made = postgresql_server(durable=True) if request.param == "postgresql" else etcd_server()
-        yield stack.enter_context(made)
+        yield stack.enter_context(server_of(request.param, durable=True))
 
 
 def address_of(server: StoreServer, port: int = 0) -> StoreAddress:
@@ -260,4 +259,6 @@ async def test_a_lost_answer_is_told_as_unknown(request: pytest.FixtureRequest) 
 
 def _through(kind: str, server: StoreServer, direct: StoreAddress, port: int) -> str:
     url = server.url.replace(f":{server.port}", f":{port}")
+    if kind == "mysql":
+        return f"{url}/{direct.database}"
     return f"{url}{direct.prefix}" if kind == "etcd" else f"{url}?sslmode=disable&schema={direct.schema}"

@@ -56,6 +56,8 @@ class BfiaParticipant:
                 return self._say(400, "Job already exists")
             roles = asked["config"]["role"]
             assert any(self.node in nodes for nodes in roles.values()), "it is not for us"
+            versions = {each["version"] for each in (asked["dag"], asked["config"], *asked["dag"]["components"])}
+            assert versions == {"2.0.0"}, versions
             names = {each["name"] for each in asked["dag"]["components"]}
             self.jobs[asked["job_id"]] = {"components": names, "started": False, "stopped": False}
             return self._say(200, "success", {"status": "PENDING"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -20,6 +21,7 @@ from coterie.kuscia.api.types.job import (
     PartyTaskStatus,
 )
 from coterie.kuscia.bfia import mapping, wire
+from coterie.kuscia.bfia.answers import own_part
 from coterie.kuscia.bfia.variables import variables
 from coterie.kuscia.bfia.wire import BfiaRefused, CreateJobRequest
 
@@ -159,6 +161,69 @@ def test_any_dag_survives_the_way_there_and_back(asked: CreateJobRequest) -> Non
     order = [task.alias for task in spec.tasks]
     for task in spec.tasks:
         assert all(order.index(each) < order.index(task.alias) for each in task.dependencies or ())
+
+
+@given(requests(), st.sets(st.sampled_from(["alice", "bob", "carol"]), min_size=1))
+def test_a_participant_has_its_own_tasks_and_what_they_need_of_each_other(
+    asked: CreateJobRequest, own: set[str]
+) -> None:
+    whole = {task.alias: task for task in mapping.job_spec(asked).tasks}
+    try:
+        kept = {task.alias: task for task in own_part(mapping.job_spec(asked), own).tasks}
+    except BfiaRefused:
+        assert not any(own & {party.domain_id for party in task.parties} for task in whole.values())
+        return
+    for name, task in whole.items():
+        assert (name in kept) == bool(own & {party.domain_id for party in task.parties})
+    for name, task in kept.items():
+        assert set(task.dependencies or ()) == set(whole[name].dependencies or ()) & set(kept)
+        assert (task.app_image, task.parties) == (whole[name].app_image, whole[name].parties)
+
+
+_ANY = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.sampled_from(["", "alice", "bob", "intersect", "guest", "0", "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["name", "code", "guest", "0", "key", "type"]), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+_PLACES = ["job_id", "dag", "dag__components", "dag__components__0", "dag__components__0__input", "dag__components__1__output",
+           "dag__components__1__name", "config", "config__role", "config__role__guest", "config__initiator", "config__task_params",
+           "config__task_params__guest", "config__task_params__guest__0", "config__version"]  # fmt: skip
+
+
+@given(st.sampled_from(_PLACES), _ANY)
+def test_whatever_stands_anywhere_a_request_is_read_or_refused(place: str, value: Any) -> None:
+    body = copy.deepcopy(REQUEST)
+    *way, last = place.split("__")
+    inside: Any = body
+    for each in way:
+        inside = inside[int(each)] if isinstance(inside, list) else inside[each]
+    inside[int(last) if isinstance(inside, list) else last] = value
+    try:
+        asked = wire.read(json.dumps(body).encode(), CreateJobRequest)
+        spec = mapping.job_spec(asked)
+    except BfiaRefused:
+        return
+    assert {party.domain_id for task in spec.tasks for party in task.parties} <= {
+        node for role in wire.ROLES for node in asked.config.role.of(role)
+    }
+
+
+def test_null_is_a_field_that_is_missing_but_in_parameters() -> None:
+    body = copy.deepcopy(REQUEST)
+    body["dag"]["components"][0]["input"] = None
+    body["config"]["role"]["arbiter"] = None
+    body["config"]["task_params"]["guest"]["0"]["train"] = {"rounds": None}
+    del body["config"]["task_params"]["arbiter"]
+    asked = wire.read(json.dumps(body).encode(), CreateJobRequest)
+    assert asked.dag.components[0].input == ()
+    assert asked.config.task_params.guest["0"]["train"] == {"rounds": None}
+    mapping.job_spec(asked)
 
 
 def task(phase: str, **parties: str) -> KusciaTask:

@@ -112,9 +112,12 @@ class Lite:
     def identity(self) -> DomainIdentity:
         return identities.ensure(self.paths, self.name, None, datetime.now(UTC))
 
-    def link(self, port: int, token: str | None, *, tls: bool = True, host: str = "127.0.0.1") -> MasterLink:
+    def link(
+        self, port: int, token: str | None, *, tls: bool = True, host: str = "127.0.0.1", others: tuple[int, ...] = ()
+    ) -> MasterLink:
         settings = GatewaySettings(
             self.name, "lite-1", control_plane=False, master=MasterEndpoint(host, port, tls),
+            other_masters=tuple(MasterEndpoint(host, each, tls) for each in others),
             deploy_token=SecretValue(token) if token is not None else None,
         )  # fmt: skip
         return MasterLink(settings, self.identity, self.paths, self._changed, clock=self.clock)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -288,3 +289,45 @@ def test_a_damaged_registration_is_made_anew(lite: Lite, center: Plane, content:
     registration_files.master_key_file(lite.paths).write_bytes(center.identity.public_key_pem)
     registration_files.registration_file(lite.paths).write_text(content)
     assert registration_files.load(lite.paths, lite.identity) is None
+
+
+# ---- a control plane of several members ----
+
+
+async def test_a_lite_goes_to_the_member_that_answers(
+    center: Plane, master: Master, lite: Lite, tmp_path: Path
+) -> None:
+    """Both have one key and one store, so neither a registration nor a token is lost."""
+    token = await center.add_domain("alice")
+    async with running(lite.link(_free_port(), token, others=(master.port,))) as joining:
+        await linked(joining)
+        assert joining.route is not None and joining.route.ports[0].port == master.port
+        before, agreed = lite.changes, joining.route.tokens
+        second = Master(center, tmp_path)
+        second.tokens = master.tokens
+        await second.open()
+        await master.close()
+        joining._endpoints = (*joining._endpoints, replace(joining._endpoint, port=second.port))
+        await eventually(lambda: _leads_to(joining, second.port))
+        assert joining.route.tokens == agreed and lite.changes > before
+        await eventually(lambda: _told(joining, ""))
+        await second.close()
+    assert second.seen("/register") == 0
+
+
+async def _leads_to(joining: master_connection.MasterLink, port: int) -> bool:
+    return joining.route is not None and joining.route.ports[0].port == port
+
+
+async def test_a_member_that_refuses_us_speaks_for_all(center: Plane, master: Master, lite: Lite) -> None:
+    await center.add_domain("alice")
+    async with running(lite.link(master.port, "wrong", others=(_free_port(),))) as joining:
+        await eventually(lambda: _told(joining, "refuses to register us"))
+        await asyncio.sleep(0.05)
+        assert joining._endpoint.port == master.port
+
+
+def _free_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return int(trial.getsockname()[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -11,9 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
-from gateway_kit import Domain, client_tls, free_port, make_inputs, route, running
+from gateway_kit import Domain, Http2Stream, client_tls, free_port, make_inputs, route, running
 
 from coterie.base.clock import SYSTEM_CLOCK
+from coterie.base.protobuf_wire import fields
 from coterie.kube.control.child_api_listener import private_socket
 from coterie.kuscia.gateway.addresses import PodNetwork, Protocol, SocketAddress
 from coterie.kuscia.gateway.model import PodCaller, SnapshotInputs, TransportInbox
@@ -208,3 +210,107 @@ async def test_pods_on_the_machines_network_have_no_queue(queues: Queues) -> Non
     shared = replace(queues.alice.inputs, pods=None, internal=SocketAddress("127.0.1.1", 80), transport=None)
     (reserved,) = pod_rules(shared)["matcher"]["matcher_list"]["matchers"]
     assert "transport" in str(reserved["predicate"]) and "DENY" in str(reserved["on_match"])
+
+
+# gRPC, as BFIA's own description has it.
+
+
+def _field(number: int, value: bytes | int) -> bytes:
+    """By hand: a varint, or bytes with their length."""
+
+    def varint(rest: int) -> bytes:
+        out = b""
+        while rest > 127:
+            out, rest = out + bytes([rest & 127 | 128]), rest >> 7
+        return out + bytes([rest])
+
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+@dataclass
+class GrpcEngine:
+    """An engine that speaks gRPC alone, from the pod with that address."""
+
+    queues: Queues
+    domain: Domain
+    source: str = ENGINE
+
+    async def __call__(self, method: str, message: bytes, headers: Headers) -> tuple[str, str, dict[int, bytes]]:
+        """grpc-status, grpc-message, and the fields of the answer."""
+        network = self.domain.inputs.pods
+        assert network is not None
+        address = (f"{NETWORKS[self.domain.name]}.{self.source}", 0)
+        where = network.gateway
+        reader, writer = await asyncio.open_connection(where.host, where.port, local_addr=address)
+        stream = Http2Stream(reader, writer)
+        stream.link.initiate_connection()
+        path = f"/org.ppc.ptp.PrivateTransferTransport/{method}"
+        head = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "transport"),
+            (":path", path),
+            ("te", "trailers"),
+        ]
+        stream.link.send_headers(1, [*head, ("content-type", "application/grpc"), *headers])
+        stream._flush()
+        framed = b"\0" + len(message).to_bytes(4, "big") + message
+        for at in range(0, len(framed), 16000):
+            while stream.link.local_flow_control_window(1) < 16000:
+                for _ in stream.link.receive_data(await asyncio.wait_for(reader.read(65536), 30)):
+                    pass
+                stream._flush()
+            stream.send(framed[at : at + 16000], end=at + 16000 >= len(framed))
+        body = await stream.until()
+        writer.close()
+        said = {**stream.headers, **stream.trailers}
+        if body:
+            assert body[:1] == b"\0" and int.from_bytes(body[1:5], "big") == len(body) - 5
+        found = {number: bytes(value) for number, kind, value in fields(memoryview(body[5:])) if kind == 2}  # type: ignore[arg-type]
+        return said.get("grpc-status", ""), said.get("grpc-message", ""), found
+
+
+SUCCESS = str(TransportCode.SUCCESS).encode()
+
+
+async def test_grpc_goes_the_same_way(queues: Queues) -> None:
+    alice, bob = GrpcEngine(queues, queues.alice), GrpcEngine(queues, queues.bob)
+    for size in (5, 70_000, 3 << 20):
+        content = (b"x" * size)[:size]
+        pushed = await alice("push", _field(1, b"g") + _field(2, content), to("bob"))
+        assert pushed == ("0", "", {3: SUCCESS})
+        taken = await bob("pop", _field(1, b"g") + _field(2, 9), to("alice"))
+        assert (taken[0], taken[2]) == ("0", {2: content, 3: SUCCESS})
+    # Within one domain, without a topic, and mixed with the other form.
+    assert await bob("push", _field(2, b"own"), to("bob")) == ("0", "", {3: SUCCESS})
+    assert (await bob("peek", b"", to("bob")))[2] == {2: b"own", 3: SUCCESS}
+    assert (await bob("peek", b"", to("bob")))[2] == {3: SUCCESS}
+    assert (await alice("push", _field(1, b"m") + _field(2, b"mixed"), to("bob")))[0] == "0"
+    assert await queues.engine(queues.bob, ENGINE, "pop", headers=to("alice")) == (200, Outbound(b"mixed"))
+    assert (await bob("release", _field(1, b"m"), to("alice")))[2] == {3: SUCCESS}
+
+
+async def test_grpc_is_refused_as_the_other_form_is(queues: Queues) -> None:
+    other, unknown = GrpcEngine(queues, queues.bob, OTHER_TASK), GrpcEngine(queues, queues.bob, UNKNOWN)
+    for engine in (other, unknown):
+        for method in ("push", "pop", "peek", "release"):
+            status, _, found = await engine(method, b"", to("alice"))
+            assert (status, found) == ("7", {}), "PERMISSION_DENIED"
+    engine = GrpcEngine(queues, queues.alice)
+    assert (await engine("push", b"", to("nobody")))[0] == "12", "UNIMPLEMENTED: there is no route"
+    assert (await engine("invoke", b"", to("bob")))[0] == "12"
+    for garbage in (b"\xff" * 20, b"\x0a\x7f", _field(1, 7), _field(1, b"\xff")):
+        status, _, found = await engine("pop", garbage, to("bob"))
+        assert (status, found[3]) == ("0", str(TransportCode.BAD_REQUEST).encode())
+    status, _, found = await engine("pop", _field(1, b"t" * 513), to("bob"))
+    assert found[3] == str(TransportCode.BAD_REQUEST).encode()
+
+
+async def test_partners_do_not_call_the_grpc_service(queues: Queues) -> None:
+    for action in ("push", "pop", "peek", "release"):
+        connector = aiohttp.UnixConnector(queues.alice.inputs.node_socket.host)
+        url = f"http://gateway/org.ppc.ptp.PrivateTransferTransport/{action}"
+        status, why = await post(connector, url, b"forged", [("Host", "transport.bob.svc"), *to("bob")])
+        assert status == 403 and "not opened" in why

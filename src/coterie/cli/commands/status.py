@@ -14,10 +14,11 @@ import orjson
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.cli import arguments as options
-from coterie.cli import gateway_status, network, node_health
+from coterie.cli import gateway_status, members, network, node_health
 from coterie.cli import session as sessions
 from coterie.cli.app import App
 from coterie.cli.gateway_status import GatewayState
+from coterie.cli.members import MemberState
 from coterie.cli.node_health import NodeHealth
 from coterie.cli.output import as_text, plain_table
 from coterie.cli.session import CliSession
@@ -34,8 +35,9 @@ from coterie.node.config import NodeSettings
 
 HELP = """
 Show whether the control plane is ready, its response time, and the number of objects. For a network started by
-`coterie up`, also show its domains, gateways and routes, what does not work, and which protections are disabled. The
-exit status is 1 if something is not ready.
+`coterie up`, also show its domains, gateways and routes, what does not work, and which protections are disabled. For a
+control plane of several members, also show its store, the members, and which one leads. The exit status is 1 if
+something is not ready.
 
 Examples:
   coterie status
@@ -116,7 +118,9 @@ async def _gather(
     )
 
 
-def _tables(app: App, *tables: tuple[Sequence[str], Sequence[NodeHealth | GatewayState | RouteLine]]) -> None:
+def _tables(
+    app: App, *tables: tuple[Sequence[str], Sequence[NodeHealth | GatewayState | RouteLine | MemberState]]
+) -> None:
     """Those that have something in them, with a blank line between."""
     for number, (columns, things) in enumerate(table for table in tables if table[1]):
         if number:
@@ -152,6 +156,7 @@ async def _status(session: CliSession, args: argparse.Namespace, before: dict[st
     client = session.client
     started = time.perf_counter()
     ready, why = await _ready(client)
+    found: list[MemberState] = []
     answered = time.perf_counter() - started
     document: dict[str, Any] = {
         **(before or {}),
@@ -162,10 +167,25 @@ async def _status(session: CliSession, args: argparse.Namespace, before: dict[st
     if ready:
         document["version"] = orjson.loads((await client.raw("GET", "/version")).body).get("gitVersion", "")
         document["objects"] = await _counts(session)
+        found = await members.of_control_plane(client, SYSTEM_CLOCK.now())
+        if found:
+            document["store"] = next((each.store for each in found if each.store), "")
+            document["members"] = [each.document() for each in found]
     else:
         document["reason"] = why
     if args.output == "table":
         _print_counts(session.app, document)
+        if ready and found:
+            session.app.say(f"{'Store:':<13}{document['store']}")
+            session.app.say()
+            _tables(session.app, (members.COLUMNS, found))
+            if not any(each.leads for each in found):
+                _sentences(
+                    session.app,
+                    "No member leads:",
+                    ["nothing is scheduled; this lasts seconds, or the store is away"],
+                    "red",
+                )
     else:
         session.app.write(as_text(document, args.output))
     if not ready:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie.cli import arguments as options
 from coterie.cli.app import App, CliError, UsageError
-from coterie.cli.store_access import address_of, run_store, store_argument
+from coterie.cli.store_access import address_of, run_store, store_argument, taken_from_kine
 from coterie.kube.store.protocol import StoreError
 from coterie.kube.store.transfer import read_snapshot, save_snapshot
 
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace, app: App) -> int:
     if path.exists():
         raise CliError(f"{path} exists already", "take another name, or remove it")
     address = address_of(args.store, args.root)
-    found = run_store(read_snapshot(address))
+    found = run_store(read_snapshot(address, taken_from_kine()))
     try:
         number = save_snapshot(path, found)
     except (OSError, StoreError) as problem:

@@ -7,7 +7,7 @@ import argparse
 from coterie.cli import arguments as options
 from coterie.cli.app import App
 from coterie.cli.output import as_text
-from coterie.cli.store_access import address_of, run_store, store_argument
+from coterie.cli.store_access import address_of, run_store, store_argument, taken_from_kine
 from coterie.kube.store.transfer import counts_of, faults_of, read_snapshot
 
 HELP = """
@@ -27,16 +27,19 @@ def arguments(parser: options.Parser) -> None:
 
 def run(args: argparse.Namespace, app: App) -> int:
     address = address_of(args.store, args.root)
-    found = run_store(read_snapshot(address))
+    found = run_store(read_snapshot(address, taken_from_kine()))
     faults, counts = faults_of(found), counts_of(found)
     if args.output != "table":
         shown = {"store": address.label, "revision": found.revision, "compacted": found.compacted}
-        app.write(as_text({**shown, "objects": dict(counts), "faults": faults}, args.output))
+        left_out = {"leftOut": dict(found.skipped)} if found.skipped else {}
+        app.write(as_text({**shown, "objects": dict(counts), **left_out, "faults": faults}, args.output))
         return 1 if faults else 0
     total = sum(number for _, number in counts)
     app.say(f"{address.label}: {total} objects, revision {found.revision}, history since {found.compacted}")
     for name, number in counts:
         app.say(f"  {number:6} {name}")
+    for reason, number in found.skipped.items():
+        app.say(f"  {number:6} {reason} (left out)")
     for fault in faults:
         app.warn(fault)
     return 1 if faults else 0

@@ -148,9 +148,10 @@ class Aggregator:
         certificate: tuple[str, str] | None,
         changed: Callable[[], None],
         local_groups: Iterable[str] = (),
+        reports: Callable[[], bool] = lambda: True,
     ) -> None:
         """`registrations`: APIServices. `certificate`: files of the front-proxy client certificate. `changed`: discovery is different.
-        `local_groups`: more groups that are always answered here."""
+        `local_groups`: more groups that are always answered here. `reports`: whether conditions are ours to write."""
         self._state = state
         self._registrations = registrations
         self._services = services
@@ -160,6 +161,7 @@ class Aggregator:
         self._certificate = certificate
         self._changed = changed
         self._local = _ALWAYS_LOCAL.union(local_groups)
+        self._reports = reports
         self._versions: dict[tuple[str, str], AggregatedVersion] = {}
 
     @property
@@ -319,6 +321,8 @@ class Aggregator:
         )
 
     async def _write_condition(self, version: AggregatedVersion) -> None:
+        if not self._reports():
+            return
         collection = self._registrations
         now = rfc3339(self._clock.now())
 

@@ -6,7 +6,9 @@ They are written through the same verbs as everybody's, so that they are validat
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -137,10 +139,65 @@ async def ensure_authentication_info(send: Send, info: AuthenticationInfo) -> No
         await _call(send, "PUT", f"{path}/{INFO_NAME}", wanted)
 
 
-async def ensure_own_service(send: Send, cluster_ip: str, address: str, port: int) -> None:
+@dataclass(frozen=True, slots=True, order=True)
+class ServerEndpoint:
+    """Where an API server is reached."""
+
+    address: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> ServerEndpoint | None:
+        """None where it is no address and port."""
+        host, _, port = text.rpartition(":")
+        try:
+            return cls(str(ipaddress.ip_address(host.strip("[]"))), int(port))
+        except ValueError:
+            return None
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+def own_endpoints(servers: Sequence[ServerEndpoint]) -> tuple[Object, list[Object]]:
+    """Endpoints and EndpointSlices of `default/kubernetes`. Pure. A slice has one list of ports and one family of addresses: the usual
+    case is one, of the Service's own name."""
+    metadata = {"name": OWN_SERVICE, "namespace": "default"}
+    by_port: dict[int, list[str]] = {}
+    by_slice: dict[tuple[int, str], list[str]] = {}
+    for each in sorted(servers):
+        by_port.setdefault(each.port, []).append(each.address)
+        by_slice.setdefault((each.port, "IPv6" if ":" in each.address else "IPv4"), []).append(each.address)
+    endpoints = {
+        "metadata": {**metadata, "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [
+            {
+                "addresses": [{"ip": each} for each in addresses],
+                "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+            }
+            for port, addresses in sorted(by_port.items())
+        ],
+    }
+    slices = [
+        {
+            "metadata": {
+                "name": OWN_SERVICE if number == 0 else f"{OWN_SERVICE}-{port}-{family.lower()}",
+                "namespace": "default",
+                "labels": {"kubernetes.io/service-name": OWN_SERVICE},
+            },
+            "addressType": family,
+            "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+            "endpoints": [{"addresses": [each], "conditions": {"ready": True}} for each in addresses],
+        }
+        for number, ((port, family), addresses) in enumerate(sorted(by_slice.items()))
+    ]
+    return endpoints, slices
+
+
+async def ensure_own_service(send: Send, cluster_ip: str, servers: Sequence[ServerEndpoint]) -> None:
     """The Service `default/kubernetes` with its endpoints: where this API is reached."""
     metadata = {"name": OWN_SERVICE, "namespace": "default"}
-    ports = [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}]
+    ports = [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": min(servers).port}]
     labels = {"component": "apiserver", "provider": "kubernetes"}
     service: Object = {"metadata": {**metadata, "labels": labels}, "spec": {"clusterIP": cluster_ip, "ports": ports}}
     path = "/api/v1/namespaces/default/services"
@@ -154,22 +211,25 @@ async def ensure_own_service(send: Send, cluster_ip: str, address: str, port: in
             # Somebody has had that address since before this Service existed.
             log.warning("The first address of the Services is taken", error=problem)
             await create(send, path, {**service, "spec": {"ports": ports}})
-    skip = {"endpointslice.kubernetes.io/skip-mirror": "true"}
-    endpoints = {
-        "metadata": {**metadata, "labels": skip},
-        "subsets": [{"addresses": [{"ip": address}], "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}],
-    }
-    await _replace(send, "/api/v1/namespaces/default/endpoints", endpoints)
-    endpoint_slice = {
-        "metadata": {**metadata, "labels": {"kubernetes.io/service-name": OWN_SERVICE}},
-        "addressType": "IPv6" if ":" in address else "IPv4",
-        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
-        "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
-    }
-    await _replace(send, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", endpoint_slice)
+    endpoints, slices = own_endpoints(servers)
+    await put(send, "/api/v1/namespaces/default/endpoints", endpoints)
+    collection = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+    for each in slices:
+        await put(send, collection, each)
+    wanted = {each["metadata"]["name"] for each in slices}
+    found = await _call(send, "GET", collection)
+    for each in found.get("items") or ():
+        name = each["metadata"]["name"]
+        if name.startswith(f"{OWN_SERVICE}-") and name not in wanted and _is_own(each):
+            await delete(send, f"{collection}/{name}")
 
 
-async def _replace(send: Send, collection: str, wanted: Object) -> None:
+def _is_own(endpoint_slice: Object) -> bool:
+    return bool((endpoint_slice["metadata"].get("labels") or {}).get("kubernetes.io/service-name") == OWN_SERVICE)
+
+
+async def put(send: Send, collection: str, wanted: Object) -> None:
+    """Create an object, or replace all but its metadata."""
     path = f"{collection}/{wanted['metadata']['name']}"
     existing = await _get(send, path)
     if existing is None:
@@ -244,6 +304,11 @@ async def create(send: Send, path: str, obj: Object) -> None:
         await _call(send, "POST", path, obj)
     except errors.AlreadyExists:
         return
+
+
+async def update(send: Send, path: str, obj: Object) -> None:
+    """Replace an object, of the version that it names."""
+    await _call(send, "PUT", path, obj)
 
 
 async def delete(send: Send, path: str) -> None:

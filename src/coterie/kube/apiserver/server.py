@@ -44,6 +44,7 @@ from coterie.kube.apiserver import (
     bodies,
     bootstrap,
     discovery,
+    members,
     options,
     paths,
     response_encoding,
@@ -76,6 +77,7 @@ from coterie.kube.apiserver.call import ResourceRequest
 from coterie.kube.apiserver.crds import CrdRegistry
 from coterie.kube.apiserver.extension import ApiServerExtension
 from coterie.kube.apiserver.kinds import EventStrategy, Strategy
+from coterie.kube.apiserver.members import ServerMember
 from coterie.kube.apiserver.metrics import Metrics
 from coterie.kube.apiserver.openapi.service import OpenApi
 from coterie.kube.apiserver.presentation import Presenter, warning_header
@@ -169,6 +171,10 @@ class Settings:
     """Authorities that aggregated API servers have to know; None: no such ConfigMap is written."""
     event_ttl: float = 3600.0
     """Seconds after which Event objects are forgotten."""
+    member: ServerMember | None = None
+    """This server among those of its store; None: it is the only one."""
+    reports: Callable[[], bool] = field(default=lambda: True)
+    """Whether this server writes what it sees of aggregated servers; of several, one does."""
     compact_every: float = 300.0
     """Seconds between compactions; history of one to two such periods stays for watches and paged lists."""
 
@@ -187,6 +193,7 @@ class ApiServer:
         self._tasks = Tasks()
         self._address: tuple[str, int] | None = None
         """Where the API is reached, once that is published."""
+        self._members: members.ServerMembers | None = None
         self._catalogue_event = asyncio.Event()
         self._schemas = schemas = builtin_schemas.load()
         self._definitions = CrdRegistry(
@@ -237,6 +244,7 @@ class ApiServer:
             self.settings.front_proxy,
             self._discovery_changed,
             local_groups=_groups_of(extensions),
+            reports=self.settings.reports,
         )
         self._aggregated = self.aggregator.served
         self._discovery = discovery.Discovery(self.resources, self.aggregator.versions)
@@ -472,10 +480,25 @@ class ApiServer:
         log.info("The API server is ready", objects=count, revision=self.state.revision)
 
     async def publish(self, address: str, port: int) -> None:
-        """Tell where the API is reached, by the Service `default/kubernetes`; it is made again when somebody deletes it."""
+        """Tell where the API is reached, by the Service `default/kubernetes`; it is made again when somebody deletes it. A
+        member of several tells it together with the others."""
         self._address = (address, port)
-        first = ipaddress.IPv4Network(self.settings.service_cidr)[1]
-        await bootstrap.ensure_own_service(self.call, str(first), address, port)
+        first, own = str(ipaddress.IPv4Network(self.settings.service_cidr)[1]), bootstrap.ServerEndpoint(address, port)
+        if self.settings.member is None:
+            await bootstrap.ensure_own_service(self.call, first, [own])
+            return
+        if self._members is None:
+            leases = partial(self._objects_of, "/registry/coordination.k8s.io/leases", members.NAMESPACE)
+            self._members = members.ServerMembers(self.settings.member, own, first, self.call, leases, self.clock)
+            await self._members.announce()
+            self._tasks.create_task(self._members.run(), name="apiserver membership")
+        else:
+            await self._members.announce()
+
+    async def leave(self) -> None:
+        """Of a member that stops in order, while it still serves: the others know at once."""
+        if self._members is not None:
+            await self._members.leave()
 
     async def _publish_again(self) -> None:
         if self._address is not None and self._loaded:
@@ -878,6 +901,9 @@ class ApiServer:
 
     def _objects(self, key: str) -> list[Object]:
         return [entry.load() for entry in self.state.collection(key)]
+
+    def _objects_of(self, key: str, namespace: str) -> list[Object]:
+        return [entry.load() for entry in self.state.collection(key) if entry.namespace == namespace]
 
     def _finder(self, plural: str) -> Callable[[str, str], Object | None]:
         collection = self._collection(plural)

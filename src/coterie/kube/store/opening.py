@@ -12,10 +12,11 @@ from coterie.kube.store.core import LoggedStore
 from coterie.kube.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
-    from coterie.kube.store import etcd, postgresql
+    from coterie.kube.store import etcd, mysql, postgresql
     from coterie.kube.store.shared import SharedStore
 else:
     etcd = lazy_import("coterie.kube.store.etcd")
+    mysql = lazy_import("coterie.kube.store.mysql")
     postgresql = lazy_import("coterie.kube.store.postgresql")
 
 
@@ -27,4 +28,6 @@ def store_of(address: StoreAddress | None, file: Path, clock: Clock = SYSTEM_CLO
         return SqliteStore(address.path, clock=clock)
     if address.kind == "postgresql":
         return postgresql.PostgresqlStore(address, clock=clock)
+    if address.kind == "mysql":
+        return mysql.MysqlStore(address, clock=clock)
     return etcd.EtcdStore(address, clock=clock)

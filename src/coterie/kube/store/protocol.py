@@ -2,11 +2,12 @@
 
 Revisions are positive integers that grow with each change of a key, are never reused (also not after a crash), and are
 the only clock of the system. Revision 0 means "now" when reading and "does not exist" when expecting. They grow by one
-in memory, SQLite and PostgreSQL. In etcd they have gaps, and all keys of one batch or of one ended lease share theirs.
+in memory, SQLite, PostgreSQL and MySQL. In etcd they have gaps, and all keys of one batch or of one ended lease share theirs.
 
 There are two families. An *exclusive* store (memory, SQLite) has one writer, this process, which knows all and decides
 at once. A *shared* store (PostgreSQL, etcd) has any number of them, and the back-end decides: the answer comes through
-the future of `submit`, others' writes are heard a moment after they happened, and the back-end may be away.
+the future of `submit`, others' writes are heard a moment after they happened, and the back-end may be away. MySQL is shared
+too, but one server decides, and the others hand their writes to it.
 """
 
 from __future__ import annotations

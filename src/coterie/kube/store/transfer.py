@@ -16,8 +16,8 @@ import hashlib
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -32,9 +32,11 @@ from coterie.kube.store.protocol import StoreError, StoreRecord
 from coterie.kube.store.sqlite_file import StoreFile
 
 if TYPE_CHECKING:
-    from coterie.kube.store import etcd, postgresql
+    from coterie.kube.store import etcd, kine, mysql, postgresql
 else:
     etcd = lazy_import("coterie.kube.store.etcd")
+    kine = lazy_import("coterie.kube.store.kine")
+    mysql = lazy_import("coterie.kube.store.mysql")
     postgresql = lazy_import("coterie.kube.store.postgresql")
 
 FORMAT = "coterie-store-1"
@@ -49,16 +51,22 @@ class StoreSnapshot:
     revision: int
     records: Sequence[StoreRecord]
     compacted: int = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """What a store of somebody else holds and we do not take, and how many."""
 
     @property
     def lasting(self) -> list[StoreRecord]:
         return [record for record in self.records if not record.lease]
 
 
-async def read_snapshot(address: StoreAddress) -> StoreSnapshot:
-    """All that exists. A SQLite file may be in use meanwhile."""
+async def read_snapshot(address: StoreAddress, foreign: Collection[str] = ()) -> StoreSnapshot:
+    """All that exists. A SQLite file may be in use meanwhile. `foreign`: what to take from kine's table, as "group/plural"."""
     if address.kind == "sqlite":
         return await asyncio.to_thread(_read_file, Path(address.path))
+    if address.kind == "mysql":
+        found = await asyncio.to_thread(_read_kine, address, foreign)
+        if found is not None:
+            return found
     store = _shared(address)
     await store.open()
     try:
@@ -77,6 +85,8 @@ async def write_snapshot(address: StoreAddress, snapshot: StoreSnapshot, *, repl
     above = snapshot.revision + LOST_REVISIONS
     if address.kind == "sqlite":
         return await asyncio.to_thread(_write_file, Path(address.path), snapshot.lasting, above, replace)
+    if dict(address.options).get("table"):
+        raise StoreError(f"{address.label}: kine's table is only read; leave `table` out to write to tables of our own")
     store = _shared(address, restoring=True)
     await store.open()
     try:
@@ -87,10 +97,25 @@ async def write_snapshot(address: StoreAddress, snapshot: StoreSnapshot, *, repl
         await store.close()
 
 
-def _shared(address: StoreAddress, *, restoring: bool = False) -> etcd.EtcdStore | postgresql.PostgresqlStore:
+def _shared(
+    address: StoreAddress, *, restoring: bool = False
+) -> etcd.EtcdStore | mysql.MysqlStore | postgresql.PostgresqlStore:
     if address.kind == "etcd":
         return etcd.EtcdStore(address, restoring=restoring)
+    if address.kind == "mysql":
+        return mysql.MysqlStore(address, following=True)
     return postgresql.PostgresqlStore(address)
+
+
+def _read_kine(address: StoreAddress, wanted: Collection[str]) -> StoreSnapshot | None:
+    line = kine.kine_connection(address)
+    if line is None:
+        return None
+    try:
+        found = kine.read_kine(line, wanted)
+    finally:
+        line.close()
+    return StoreSnapshot(found.revision, found.records, skipped=dict(sorted(found.skipped.items())))
 
 
 # SQLite.

@@ -46,7 +46,7 @@ class ComponentIO(BfiaMessage, frozen=True, kw_only=True):
     key: str = ""
 
 
-class Component(BfiaMessage, frozen=True, kw_only=True):
+class Component(BfiaMessage, frozen=True, kw_only=True, omit_defaults=False):
     code: str
     """The AppImage."""
     name: str
@@ -57,7 +57,7 @@ class Component(BfiaMessage, frozen=True, kw_only=True):
     output: tuple[ComponentIO, ...] = ()
 
 
-class Dag(BfiaMessage, frozen=True, kw_only=True):
+class Dag(BfiaMessage, frozen=True, kw_only=True, omit_defaults=False):
     components: tuple[Component, ...]
     version: str = VERSION
 
@@ -90,7 +90,7 @@ class ConfigParams(BfiaMessage, frozen=True, kw_only=True):
         return {"arbiter": self.arbiter, "host": self.host, "guest": self.guest}.get(role, {})
 
 
-class JobConfig(BfiaMessage, frozen=True, kw_only=True):
+class JobConfig(BfiaMessage, frozen=True, kw_only=True, omit_defaults=False):
     role: ConfigRole
     initiator: ConfigInitiator
     job_params: ConfigParams = ConfigParams()
@@ -152,9 +152,20 @@ def read(body: bytes, kind: type[T]) -> T:
     if len(body) > MAX_BODY:
         raise BfiaRefused(f"a request has at most {MAX_BODY} bytes")
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.convert(_without_nulls(msgspec.json.decode(body)), kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as problem:
         raise BfiaRefused(f"the request cannot be read: {problem}") from problem
+
+
+_FREE = frozenset(("job_params", "task_params"))
+"""What is the engine's: null means something to it."""
+
+
+def _without_nulls(value: Any) -> Any:
+    """In the JSON of protocol buffers null is the same as a field that is missing; some libraries write it for empty lists."""
+    if isinstance(value, dict):
+        return {key: each if key in _FREE else _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def write(message: Any) -> bytes:

@@ -18,7 +18,7 @@ from coterie.kube.control.child_api_listener import READY
 from coterie.kube.control.child_metrics import ChildMetricsServer, metrics_socket
 from coterie.kuscia.datamesh.grpc_server import quiet
 from coterie.kuscia.datamesh.server import DataMesh
-from coterie.kuscia.datamesh.settings import MeshSettings
+from coterie.kuscia.datamesh.settings import MeshSettings, proxies_of
 from coterie.kuscia.sources.source_registry import open_source
 
 _KEPT = 64 << 20
@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--netns", type=Path, help="the network namespace in which gRPC opens its port")
     parser.add_argument("--node", default="", help="the node on which it runs")
     parser.add_argument("--evidence", type=Path, help="the socket of the evidence log")
+    parser.add_argument("--data-proxies", type=proxies_of, default=(), help="dataMesh.dataProxyList, as JSON")
     parser.add_argument("--only-data-directory", choices=("yes", "no"), default="no")
     chosen = parser.parse_args()
     child_logging.configure()
@@ -77,6 +78,7 @@ def main() -> None:
         only_data_directory=chosen.only_data_directory == "yes",
         node=chosen.node,
         evidence=chosen.evidence,
+        proxies=chosen.data_proxies,
     )
     asyncio.run(serve(settings, chosen.api, chosen.listeners))
 

@@ -21,6 +21,7 @@ from coterie.base.protobuf_wire import LENGTH, ProtobufError, encode_varint, fie
 TARGET = 3 << 20
 """Bytes of rows in one message."""
 _DESCRIPTOR, _HEADER, _BODY = 1, 2, 1000
+_DESCRIPTOR_TAG = b"\x0a"
 _HEADER_TAG = b"\x12"
 _BODY_TAG = b"\xc2\x3e"
 _CONTINUATION = 0xFFFFFFFF
@@ -51,6 +52,11 @@ def _of_ipc(buffer: pa.Buffer) -> bytes:
     if len(body):
         parts += [_BODY_TAG, encode_varint(len(body)), body]
     return b"".join(parts)
+
+
+def described(message: bytes, descriptor: bytes) -> bytes:
+    """The first message of DoPut, which says what the rows are for."""
+    return b"".join((_DESCRIPTOR_TAG, encode_varint(len(descriptor)), descriptor, message))
 
 
 def pieces(batch: pa.RecordBatch, target: int = TARGET) -> Iterator[pa.RecordBatch]:

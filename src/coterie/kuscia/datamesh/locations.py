@@ -7,15 +7,17 @@ catalogue is at it, around it or below it, and nothing unknown to the catalogue 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coterie.base.log import logger
 from coterie.kuscia.api.types.data import DEFAULT_SOURCE, DomainData
 from coterie.kuscia.datamesh.authentication import EngineCaller
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
+from coterie.kuscia.datamesh.data_proxy import DataProxies, ProxySource
 from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted
 from coterie.kuscia.datamesh.provenance import DataProvenance
+from coterie.kuscia.datamesh.settings import DataProxy
 from coterie.kuscia.sources import sealed_sources
 from coterie.kuscia.sources.catalogue_entries import file_format
 from coterie.kuscia.sources.data_records import foreign_fault
@@ -35,16 +37,32 @@ Opener = Callable[[SourceInfo], DataSource]
 
 
 class DataLocations:
-    def __init__(self, catalogue: DataCatalogue, provenance: DataProvenance, open_source: Opener) -> None:
+    def __init__(
+        self,
+        catalogue: DataCatalogue,
+        provenance: DataProvenance,
+        open_source: Opener,
+        proxies: Sequence[DataProxy] = (),
+    ) -> None:
+        self._proxies = DataProxies(proxies)
         self._catalogue = catalogue
         self._provenance = provenance
         self._open = open_source
 
     async def source(self, data: DomainData) -> DataSource:
         """Not yet entered. MeshProblem when nobody here can open it."""
+        if found := await self.proxied(data.spec.data_source, data):
+            return found
         return self.open_source(await self._catalogue.source_info(data.spec.data_source))
 
+    async def proxied(self, name: str, data: DomainData | None = None) -> ProxySource | None:
+        """The source behind its data proxy; None: it has none."""
+        proxy = self._proxies.find((await self._catalogue.source(name)).spec.type)
+        return ProxySource(proxy, await self._catalogue.proxied_source(name), data) if proxy is not None else None
+
     def open_source(self, info: SourceInfo) -> DataSource:
+        if (proxy := self._proxies.find(info.kind)) is not None:
+            return ProxySource(proxy, {})  # looked at, but neither read nor written
         try:
             return self._open(info)
         except SourceError as problem:

@@ -28,7 +28,7 @@ from coterie.kube.control.on_demand_process import (
     OnDemandRunnable,
 )
 from coterie.kuscia.api import labels
-from coterie.kuscia.datamesh.settings import GRPC, HTTP, MeshSettings
+from coterie.kuscia.datamesh.settings import GRPC, HTTP, MeshSettings, proxies_text
 from coterie.kuscia.sources.source_creation import ensure_default_source
 
 log = logger("datamesh")
@@ -130,6 +130,7 @@ def _plan(settings: MeshSettings, run: Path, pods: NamespaceListeners | None) ->
             "--names": ",".join(settings.names),
             "--node": settings.node,
             "--only-data-directory": "yes" if settings.only_data_directory else "no",
+            **({"--data-proxies": proxies_text(settings.proxies)} if settings.proxies else {}),
             **({"--evidence": str(settings.evidence)} if settings.evidence is not None else {}),
             **_namespace_options(pods),
         },

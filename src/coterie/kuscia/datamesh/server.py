@@ -102,7 +102,7 @@ class DataMesh:
             metrics=self.metrics,
             evidence=EvidenceSocket(settings.evidence) if settings.evidence is not None else None,
         )
-        places = DataLocations(self.catalogue, provenance, open_source)
+        places = DataLocations(self.catalogue, provenance, open_source, settings.proxies)
         callers = EngineAuthenticator(client, identity.domain, settings.node)
         operations = MeshServices(self.catalogue, provenance, permits, places).operations()
         self.flight = Flight(self.catalogue, provenance, permits, places, operations, clock, traces, self.metrics)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
@@ -11,6 +14,22 @@ from coterie.base.paths import DomainPaths
 HTTP_PORT, GRPC_PORT = 8070, 8071
 HTTP, GRPC = "http", "grpc"
 """Names of the listeners."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataProxy:
+    """A Flight server that opens sources of some types."""
+
+    endpoint: str
+    """host:port"""
+    types: tuple[str, ...]
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    secure: bool = False
+    """TLS; False: settings of sources go to it in clear text."""
+    direct: bool = False
+    """`mode: direct`, which is said to change nothing: rows pass through the data mesh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +57,13 @@ class MeshSettings:
     """The socket of the evidence log; None: there is none."""
     traces: Path | None = None
     """The socket to which spans are sent; None: there are none."""
+    proxies: tuple[DataProxy, ...] = ()
+
+
+def proxies_text(proxies: Sequence[DataProxy]) -> str:
+    """For the command line of the child; only names of files, no secrets."""
+    return msgspec.json.encode(tuple(proxies)).decode()
+
+
+def proxies_of(text: str) -> tuple[DataProxy, ...]:
+    return msgspec.json.decode(text, type=tuple[DataProxy, ...])

@@ -22,6 +22,7 @@ from coterie.kuscia.api.types.data import DEFAULT_SOURCE, DomainData
 from coterie.kuscia.datamesh.authentication import EngineCaller
 from coterie.kuscia.datamesh.authorization import DataAuthorizer, Permit
 from coterie.kuscia.datamesh.catalogue import DataCatalogue
+from coterie.kuscia.datamesh.data_proxy import ProxySource
 from coterie.kuscia.datamesh.errors import GrpcStatusName, MeshError, MeshErrorCode, NotPermitted, mesh_error
 from coterie.kuscia.datamesh.locations import DataLocations
 from coterie.kuscia.sources import sql_queries
@@ -63,6 +64,8 @@ class SqlReads:
         """Nothing is counted yet. Raises MeshError."""
         name = command.datasource_id or DEFAULT_SOURCE
         version = (await self._catalogue.source(name)).metadata.resource_version
+        if (behind := await self._places.proxied(name)) is not None:
+            return await self._passed_on(caller, name, version, behind, command.sql)
         source = await self._opened(name)
         try:
             query = await asyncio.to_thread(sql_queries.parse_query, command.sql, source.sql_dialect)
@@ -94,11 +97,28 @@ class SqlReads:
         statement = await asyncio.to_thread(sql_queries.statement, resolved, tables)
         return PreparedQuery(permits, name, version, statement, await source.query_schema(statement))
 
+    async def _passed_on(
+        self, caller: EngineCaller, name: str, version: str, source: ProxySource, text: str
+    ) -> PreparedQuery:
+        """SQL for a data proxy goes there as it is, as in Kuscia; which columns it reads is not known."""
+        if not caller.at_home or caller.tables is not None:
+            sentence = (
+                f'{caller.describe} of "{caller.initiator}" may not send SQL to {name}, which is behind a data proxy: '
+                "grants cannot be checked on it"
+            )
+            log.warning("A query was refused", source=name, task=caller.task, initiator=caller.initiator, why=sentence)
+            raise NotPermitted(MeshErrorCode.QUERY_DATA, sentence)
+        try:
+            async with source:
+                return PreparedQuery((), name, version, text, await source.query_schema(text))
+        except SourceError as problem:
+            raise mesh_error(problem) from problem
+
     async def source(self, kept: PreparedQuery) -> DataSource:
         """Not yet entered."""
         if (await self._catalogue.source(kept.source)).metadata.resource_version != kept.version:
             raise MeshError(MeshErrorCode.INVALID, f"{kept.source} changed since GetFlightInfo; call it again")
-        return await self._opened(kept.source)
+        return await self._places.proxied(kept.source) or await self._opened(kept.source)
 
     async def _opened(self, name: str) -> SqlSource:
         info = await self._catalogue.source_info(name)

@@ -13,7 +13,7 @@ import asyncio
 import base64
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -107,6 +107,8 @@ class DomainLog:
         """The tree of the events whose bytes on disk were compared with their hashes."""
         self._signing = asyncio.Lock()
         self._head: SignedNote | None = None
+        self.publish: Callable[[SignedNote], Awaitable[None]] | None = None
+        """Told of each head before anybody else is; what it raises, the checkpoint raises."""
 
     @property
     def key(self) -> NoteKey:
@@ -164,6 +166,8 @@ class DomainLog:
             note = self._signer.sign(checkpoint)
             # First outside of the file: a file that is put back later must be found out.
             await asyncio.to_thread(files.write_atomic, self._head_file, str(note))
+            if self.publish is not None:
+                await self.publish(note)
             await self.file.keep_head(size, str(note))
             self._head = note
             return note
@@ -367,6 +371,9 @@ async def _open_newest(
     closed = await asyncio.to_thread(_closed_log, directory, certs, numbers[-1]) if numbers else None
     if closed is not None:
         reopened_after = reopened_after or closed.head
+    if reopened_after:
+        # Also above the log that it goes on from, which may be one of another member of the control plane.
+        numbers.append(number_of(Checkpoint.parse(SignedNote.parse(reopened_after).text).origin))
     number = max(numbers, default=0) + (1 if reopened_after or not numbers else 0)
     key = await asyncio.to_thread(load_key, certs / KEY_FILE)
     signer = LogSigner(origin_of(domain, number), key)

@@ -25,11 +25,14 @@ from coterie.kuscia.control.evidence_recorder import RECORD_PATH
 from coterie.kuscia.evidence import domain_log
 from coterie.kuscia.evidence.domain_log import DomainLog
 from coterie.kuscia.evidence.log_file import EvidenceFile
-from coterie.kuscia.evidence.signed_notes import Checkpoint, SignedNote
+from coterie.kuscia.evidence.shared_log import SharedEvidence
+from coterie.kuscia.evidence.signed_notes import Checkpoint, LogSigner, NoteError, SignedNote, open_checkpoint
+from coterie.kuscia.evidence.witness import introduction_of
 from coterie.kuscia.identity import domain_identity
 
 log = logger("evidence")
 
+_ELSEWHERE = "another member of this control plane holds the evidence log; `coterie status` shows which one leads"
 CHECKPOINT_SECONDS = 600.0
 """Between two checkpoints of a log to which something was added."""
 LOCATION_FILE = "evidence.location"
@@ -74,6 +77,10 @@ class EvidenceService:
         self._stop = asyncio.Event()
         self._http = HttpServer(self._handle)
         self._more_calls: dict[str, Callable[[bytes], Awaitable[object]]] = {}
+        self._shared: SharedEvidence | None = None
+        self._holds = True
+        self.inherited: tuple[bytes, ...] = ()
+        """Introductions of the logs that other members of the control plane held."""
 
     def add_call(self, path: str, answer: Callable[[bytes], Awaitable[object]]) -> None:
         """A call on the private socket that another part answers."""
@@ -88,8 +95,33 @@ class EvidenceService:
         """Why the log cannot be used, where it cannot."""
         return self._problem
 
+    def share(self, shared: SharedEvidence) -> None:
+        """Of a control plane of several members: the log is held between `take` and `hand_over`. Before `run`."""
+        self._shared, self._holds, self._problem = shared, False, _ELSEWHERE
+
+    async def take(self) -> None:
+        """This member holds the log from now on; one that cannot be opened is tried again."""
+        self._holds = True
+        await self._open()
+
+    async def hand_over(self) -> None:
+        """Another member may hold the log from now on."""
+        async with self._opening:
+            self._holds = False
+            used, self._log = self._log, None
+            self._opened.clear()
+            self._problem = _ELSEWHERE
+            if used is not None:
+                try:
+                    await used.checkpoint()
+                except (EvidenceError, OSError) as problem:
+                    log.error("The evidence log cannot be signed", error=problem)
+                await used.file.close()
+
     async def record(self, *requests: EventRequest) -> None:
         """See EvidenceRecorder."""
+        if self._shared is not None and not self._holds:
+            return await self._shared.record(requests)
         if self._log is None:
             try:
                 await asyncio.wait_for(self._opened.wait(), _OPEN_SECONDS)
@@ -109,7 +141,8 @@ class EvidenceService:
         location = self.paths.run / LOCATION_FILE
         await asyncio.to_thread(write_atomic, location, str(self.socket), mode=0o600, durable=False)
         try:
-            await self._open()
+            if self._holds:
+                await self._open()
             self.ready.set()
             while not self._stop.is_set():
                 if self._log is None:
@@ -137,10 +170,10 @@ class EvidenceService:
 
     async def _open(self) -> None:
         async with self._opening:
-            if self._log is not None or self._stop.is_set():
+            if self._log is not None or self._stop.is_set() or not self._holds:
                 return
             try:
-                opened = await open_domain_log(self.paths, self.domain, self._clock)
+                opened = await self._opened_log()
                 if requests := self._announced():
                     await opened.record_requests(requests)
                 self._announced = tuple
@@ -151,6 +184,43 @@ class EvidenceService:
                     log.error("The evidence log cannot be used: what must be recorded is refused", error=problem)
                 return
             self._opened.set()
+
+    async def _opened_log(self, reopened_after: str = "") -> DomainLog:
+        """Raises EvidenceError."""
+        if self._shared is None:
+            return await open_domain_log(self.paths, self.domain, self._clock, reopened_after=reopened_after)
+        before = await self._shared.inherited()
+        self.inherited = before.introductions
+        if not reopened_after and before.head and not await asyncio.to_thread(self._is_own_head, before.head):
+            reopened_after = before.head
+        opened = await open_domain_log(self.paths, self.domain, self._clock, reopened_after=reopened_after)
+        shared, number = self._shared, domain_log.number_of(opened.origin)
+
+        async def publish(note: SignedNote) -> None:
+            shown = await asyncio.to_thread(introduction_of, opened.file, note)
+            await shared.publish(number, msgspec.json.encode(shown), str(SignedNote(note.text, note.signatures[:1])))
+
+        opened.publish = publish
+        try:
+            # Whoever takes over from us, however soon, goes on from here.
+            await opened.checkpoint()
+        except BaseException:
+            await opened.file.close()
+            raise
+        return opened
+
+    def _is_own_head(self, head: str) -> bool:
+        """Whether the newest head is one of our newest log: then we go on with it."""
+        numbers = domain_log.log_numbers(evidence_directory(self.paths))
+        if not numbers or not (self.paths.certs / domain_log.KEY_FILE).exists():
+            return False
+        key = domain_log.load_key(self.paths.certs / domain_log.KEY_FILE)
+        own = LogSigner(domain_log.origin_of(self.domain, numbers[-1]), key).key
+        try:
+            open_checkpoint(head, own)
+        except NoteError:
+            return False
+        return True
 
     async def _checkpoint(self) -> None:
         if self._log is None:
@@ -264,7 +334,7 @@ class EvidenceService:
             raise
 
     async def _begin(self, reopened_after: str = "") -> str:
-        self._log = await open_domain_log(self.paths, self.domain, self._clock, reopened_after=reopened_after)
+        self._log = await self._opened_log(reopened_after)
         self._opened.set()
         await self._log.checkpoint()
         return self._log.origin

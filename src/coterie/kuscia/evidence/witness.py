@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from coterie.kuscia.api import evidence
 from coterie.kuscia.api.evidence_exchange import Introduction
 from coterie.kuscia.evidence import domain_log, merkle
+from coterie.kuscia.evidence.log_file import EvidenceReader
 from coterie.kuscia.evidence.merkle import ProofError
 from coterie.kuscia.evidence.signed_notes import (
     COSIGNATURE,
@@ -214,6 +215,19 @@ class IntroducedLog:
     opened: bytes
     before: Checkpoint | None
     """The head of the log that this one goes on from."""
+
+
+def introduction_of(reader: EvidenceReader, note: SignedNote) -> Introduction:
+    """Of a log, by one of its own signed heads. Raises EvidenceError where its first event is gone."""
+    first = next(reader.events(0, 1), None)
+    if first is None or first.body is None:
+        raise evidence.EvidenceError(f"the first event of the evidence log {reader.path} is gone")
+    return Introduction(
+        opened=first.body.decode(),
+        # Who else cosigned is not for everybody.
+        note=str(SignedNote(note.text, note.signatures[:1])),
+        proof=tuple(encode_hashes(reader.inclusion(0, Checkpoint.parse(note.text).size)).splitlines()),
+    )
 
 
 def check_introduction(shown: Introduction, domain: str, domain_key: RSAPublicKey) -> IntroducedLog:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -311,25 +311,23 @@ async def own_introductions(service: EvidenceService) -> Introductions:
 
 
 def _introductions(service: EvidenceService) -> Introductions:
-    numbers = domain_log.log_numbers(evidence_directory(service.paths))[-MAX_LOGS:]
-    made = []
-    for number in numbers:
+    """Those of this machine, and those that other members of the control plane held."""
+    made = {number: shown for number, shown in _inherited(service)}
+    for number in domain_log.log_numbers(evidence_directory(service.paths)):
         path = log_file_of(service, number)
         if not path.exists():
             continue
         reader = EvidenceReader(path)
         heads = reader.heads()
-        first = next(reader.events(0, 1), None)
-        if not heads or first is None or first.body is None:
+        # One that was never signed was shown to nobody, and its number may be another member's log.
+        if not heads or not any(each.body is not None for each in reader.events(0, 1)):
             continue
-        size, note = heads[-1]
-        shown = SignedNote.parse(note)
-        # Who else cosigned is not for everybody.
-        made.append(
-            Introduction(
-                opened=first.body.decode(),
-                note=str(SignedNote(shown.text, shown.signatures[:1])),
-                proof=tuple(encode_hashes(reader.inclusion(0, size)).splitlines()),
-            )
-        )
-    return Introductions(logs=tuple(made))
+        if number not in made or number == domain_log.number_of(service.log.origin if service.log is not None else ""):
+            made[number] = witness.introduction_of(reader, SignedNote.parse(heads[-1][1]))
+    return Introductions(logs=tuple(made[number] for number in sorted(made)[-MAX_LOGS:]))
+
+
+def _inherited(service: EvidenceService) -> Iterator[tuple[int, Introduction]]:
+    for each in service.inherited:
+        shown = msgspec.json.decode(each, type=Introduction)
+        yield domain_log.number_of(Checkpoint.parse(SignedNote.parse(shown.note).text).origin), shown

@@ -10,6 +10,7 @@ relayed      as the carrier's route   the carrier reads it and sends it on in ou
 from __future__ import annotations
 
 from coterie.kuscia.api.kuscia_wire import KusciaWireForm
+from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, KUSCIA_PROTOCOL
 from coterie.kuscia.gateway.model import NOOP_TOKEN, Authentication, Route, RoutePort, SnapshotInputs
 from coterie.kuscia.gateway.names import HOST, PROTOCOL, SOURCE, TOKEN, Json, header, literal
 
@@ -74,5 +75,5 @@ def credentials(route: Route) -> list[Json]:
     token = NOOP_TOKEN
     if route.authentication is Authentication.TOKEN:
         token = route.tokens[-1].reveal() if route.tokens else ""
-    spoken = header(PROTOCOL, "kuscia")
+    spoken = header(PROTOCOL, BFIA_PROTOCOL if route.bfia else KUSCIA_PROTOCOL)
     return [spoken, header(TOKEN, literal(token))] if token else [spoken]

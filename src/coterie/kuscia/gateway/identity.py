@@ -1,6 +1,7 @@
 """Who calls: the caller's key, the table of keys, and what an authenticated caller may claim and reach. Pure.
 
     early mutation   x-coterie-peer-key := <certificate fingerprint>|<claimed source>|<token>
+                     (the claimed source: Kuscia-Source, or without it x-ptp-source-node-id or x-node-id, BFIA's names)
     auth             the key is one of the claimed source's; else 401
                      that source calls from an allowed address and names no origin it may not speak for; else 403
     routes           the service is opened to the origin; else 403
@@ -32,11 +33,14 @@ from coterie.kuscia.gateway.names import (
     HOST,
     IF_ABSENT,
     IF_PRESENT,
+    NODE_ID,
     ORIGIN,
     ORIGINAL_PATH,
     OVERWRITE,
     PEER_FINGERPRINT,
     PEER_KEY,
+    PTP_SOURCE_NODE,
+    PTP_TARGET_NODE,
     RBAC,
     RBAC_PER_ROUTE,
     SOURCE,
@@ -72,7 +76,12 @@ def external_mutations() -> list[Json]:
         {"remove": ORIGINAL_PATH},
         *({"remove": each} for each in TRACE_BAGGAGE),
         # Of a header sent twice the first is read here; what reads it later must see the same.
-        *(_set(each, f"%REQ({each})%", IF_PRESENT) for each in (SOURCE, ORIGIN, TOKEN, HOST)),
+        *(
+            _set(each, f"%REQ({each})%", IF_PRESENT)
+            for each in (SOURCE, ORIGIN, TOKEN, HOST, PTP_SOURCE_NODE, NODE_ID, PTP_TARGET_NODE)
+        ),
+        # BFIA's names for it, of partners whose gateway is not Kuscia's. As claimed as any other: the key below decides.
+        _set(SOURCE, f"%REQ({PTP_SOURCE_NODE}?{NODE_ID})%", IF_ABSENT),
         _set(HOST, "%REQ(:authority)%", IF_ABSENT),
         _set(ORIGIN, f"%REQ({SOURCE})%", IF_ABSENT),
         _set(PEER_KEY, _SEPARATOR.join(("%DOWNSTREAM_PEER_FINGERPRINT_256%", f"%REQ({SOURCE})%", f"%REQ({TOKEN})%"))),
@@ -150,7 +159,8 @@ def _keys(route: Route, protocol: Protocol) -> tuple[list[str], SnapshotProblem 
             about(route), "authenticated by certificate, but this gateway does not ask for certificates"
         )
     else:
-        tokens = [NOOP_TOKEN]
+        # A partner that knows nothing of Kuscia's tokens sends none.
+        tokens = [NOOP_TOKEN, ""] if route.by_certificate else [NOOP_TOKEN]
     return [_SEPARATOR.join((pin, route.source, token)) for pin in certificates for token in tokens], None
 
 

@@ -43,7 +43,7 @@ from coterie.kuscia.gateway.names import (
     literal,
     seconds,
 )
-from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, cause, diagnostic_rate_filter
+from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, bridge_filter, cause, diagnostic_rate_filter
 from coterie.kuscia.gateway.task_bandwidth import limiter
 
 NODE = "node"
@@ -160,7 +160,7 @@ def _pods(inputs: SnapshotInputs) -> Json | None:
 
 
 def _internal_manager(inputs: SnapshotInputs, first: list[Json]) -> Json:
-    filters: list[Json] = [*first, limiter(), *_crypt(inputs, RouteSide.CALL)]
+    filters: list[Json] = [*first, bridge_filter(), limiter(), *_crypt(inputs, RouteSide.CALL)]
     mutations = identity.internal_mutations(inputs.domain)
     return _manager(inputs, INTERNAL, filters, mutations, INTERNAL_LOG) | {
         "http_protocol_options": {"accept_http_10": True},

@@ -94,6 +94,14 @@ class Route:
     """The weaker forms that it uses."""
     aliases: tuple[str, ...] = ()
     """Further names of the destination: a lite reaches its control plane as `master` too."""
+    bfia: bool = False
+    """The route is for BFIA (`interConnProtocol: bfia`)."""
+
+    @property
+    def by_certificate(self) -> bool:
+        """The source may call as BFIA describes it, without what Kuscia's gateways add: its certificate says who it is, and
+        `x-ptp-source-node-id` or `x-node-id` must say the same."""
+        return self.bfia and self.authentication is Authentication.MTLS and not self.body_encryption
 
 
 @dataclass(frozen=True, slots=True)

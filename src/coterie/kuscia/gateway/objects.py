@@ -18,6 +18,7 @@ from coterie.kube.api.meta import Object
 from coterie.kube.api.types import network
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.kuscia_wire import wire_forms
+from coterie.kuscia.api.types.domain import BFIA_PROTOCOL
 from coterie.kuscia.gateway.addresses import KeyPair, SocketAddress
 from coterie.kuscia.gateway.model import (
     Affinity,
@@ -181,6 +182,7 @@ def route_of(
         kuscia_wire=wire_forms(annotations),
         body_encryption=str((spec.get("bodyEncryption") or {}).get("algorithm") or ""),
         aliases=tuple(aliases),
+        bfia=spec.get("interConnProtocol") == BFIA_PROTOCOL,
     )
 
 

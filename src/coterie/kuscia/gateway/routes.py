@@ -53,7 +53,7 @@ from coterie.kuscia.gateway.egress import (
     sender,
     ways,
 )
-from coterie.kuscia.gateway.identity import about, access_of_domains, without_secrets
+from coterie.kuscia.gateway.identity import about, access_of_anyone, access_of_domains, without_secrets
 from coterie.kuscia.gateway.model import (
     BfiaInbox,
     DomainService,
@@ -69,7 +69,10 @@ from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
     AUTH_FILTER,
     BANDWIDTH_FILTER,
+    BRIDGE_FILTER,
+    CHANNEL_GRPC_PATH,
     CHANNEL_PATH,
+    CHANNEL_SIZE,
     DIAGNOSE_RATE_FILTER,
     DIAGNOSE_SERVICE,
     DOWNSTREAM_PROTOCOL,
@@ -79,6 +82,8 @@ from coterie.kuscia.gateway.names import (
     FUNCTION_CALLS_PATH,
     FUNCTION_REPLIES_PATH,
     FUNCTIONS_SERVICE,
+    GRPC_BRIDGE,
+    GRPC_BRIDGE_PER_ROUTE,
     HANDSHAKE_SERVICE,
     HOST,
     IF_PRESENT,
@@ -90,6 +95,7 @@ from coterie.kuscia.gateway.names import (
     PTP_SOURCE_INSTITUTION,
     PTP_SOURCE_NODE,
     PTP_TARGET_NODE,
+    PTP_TOPIC,
     SCHEDULER_SERVICE,
     SOURCE,
     TRACE_BAGGAGE,
@@ -120,6 +126,7 @@ _CHECKPOINT_SECONDS = 10.0
 _TRANSPORT_SECONDS = 330.0
 """Somebody may wait 300 s for a message, or for room for one."""
 _INVOKE_PATH, _PUSH_PATH = CHANNEL_PATH + "invoke", CHANNEL_PATH + "push"
+_GRPC_PUSH_PATH = CHANNEL_GRPC_PATH + "push"
 _SCHEDULE_SECONDS = 30.0
 _HANDSHAKE_PATHS = ("/handshake", "/register")
 
@@ -283,36 +290,43 @@ def _functions_host(inputs: SnapshotInputs, inbox: FunctionsInbox) -> Json:
     """For listed partners, which speak for themselves; the table of our own pods does not have it. No call is long: it is answered when it is on the
     bus. Who else asks learns as little as about any other name."""
     action = send_to(_FUNCTION_CALL_SECONDS, FUNCTIONS) | {"timeout": seconds(_FUNCTION_CALL_SECONDS)}
-    return _inbox_host(inputs, FUNCTIONS_SERVICE, inbox.callers, (FUNCTION_CALLS_PATH, FUNCTION_REPLIES_PATH), action)
+    paths = (FUNCTION_CALLS_PATH, FUNCTION_REPLIES_PATH)
+    return _inbox_host(inputs, FUNCTIONS_SERVICE, _inbox_routes(inbox.callers, paths, action))
 
 
 def _evidence_host(inputs: SnapshotInputs, inbox: EvidenceInbox) -> Json:
     """As the inbox of functions, for partners' control planes."""
     action = send_to(_CHECKPOINT_SECONDS, EVIDENCE) | {"timeout": seconds(_CHECKPOINT_SECONDS)}
-    return _inbox_host(inputs, EVIDENCE_SERVICE, inbox.callers, EVIDENCE_PATHS, action)
+    return _inbox_host(inputs, EVIDENCE_SERVICE, _inbox_routes(inbox.callers, EVIDENCE_PATHS, action))
 
 
 def _bfia_host(inputs: SnapshotInputs, inbox: BfiaInbox) -> Json:
     """As the inbox of functions, for partners whose Domain says that they speak BFIA."""
+    return _inbox_host(inputs, SCHEDULER_SERVICE, _bfia_routes(inbox.callers))
+
+
+def _bfia_routes(callers: Iterable[str]) -> list[Json]:
     action = send_to(_SCHEDULE_SECONDS, BFIA) | {"timeout": seconds(_SCHEDULE_SECONDS)}
-    return _inbox_host(inputs, SCHEDULER_SERVICE, inbox.callers, wire.POSTS, action, gets=wire.GETS)
+    return _inbox_routes(callers, wire.POSTS, action, gets=wire.GETS)
 
 
-def _inbox_host(
-    inputs: SnapshotInputs,
-    service: str,
+def _inbox_routes(
     callers: Iterable[str],
     paths: Sequence[str],
     action: Json,
     *,
     gets: Sequence[str] = (),
-) -> Json:
+    besides: Sequence[Json] = (),
+) -> list[Json]:
     asked = [*((path, _POST) for path in paths), *((path, _GET) for path in gets)]
-    routes: list[Json] = [
-        {"match": {"path": path, "headers": [_is(SOURCE, each), _is(ORIGIN, each), method]}, "route": action}
+    return [
+        {"match": {"path": path, "headers": [_is(SOURCE, each), _is(ORIGIN, each), method, *besides]}, "route": action}
         for each in sorted(callers)
         for path, method in asked
     ]
+
+
+def _inbox_host(inputs: SnapshotInputs, service: str, routes: list[Json]) -> Json:
     return {
         "name": service,
         "domains": [f"{service}.{name}.svc" for name in inputs.names],
@@ -333,14 +347,19 @@ _GET = _is(":method", "GET")
 
 def _messages_host(inputs: SnapshotInputs, inbox: TransportInbox) -> Json:
     """For partners that speak for themselves. Taking messages is for our own engines."""
+    return _inbox_host(inputs, TRANSPORT_SERVICE, _messages_routes(inbox.callers))
+
+
+def _messages_routes(callers: Iterable[str], *besides: Json) -> list[Json]:
     paths = (_INVOKE_PATH, CHANNEL_PATH + "transport")
-    return _inbox_host(inputs, TRANSPORT_SERVICE, inbox.callers, paths, send_to(_TRANSPORT_SECONDS, TRANSPORT))
+    return _inbox_routes(callers, paths, send_to(_TRANSPORT_SECONDS, TRANSPORT), besides=besides)
 
 
 def _own_messages_host(inputs: SnapshotInputs, live: frozenset[str]) -> Json:
     """For engines; `pod_access` has seen to it that each names a session of its own task."""
     action = send_to(_TRANSPORT_SECONDS, TRANSPORT_ENGINES)
     ours = {"match": _push_to(inputs.domain), "route": action | {"prefix_rewrite": _INVOKE_PATH}}
+    taken = ("pop", "peek", "release")
     nobody = "There is no route to the domain that x-ptp-target-node-id names."
     return {
         "name": TRANSPORT_SERVICE,
@@ -348,12 +367,36 @@ def _own_messages_host(inputs: SnapshotInputs, live: frozenset[str]) -> Json:
         # Ours to say, whatever an engine wrote.
         "request_headers_to_add": [header(each, inputs.domain) for each in (PTP_SOURCE_NODE, PTP_SOURCE_INSTITUTION)],
         "routes": [
-            *({"match": {"path": CHANNEL_PATH + each}, "route": action} for each in ("pop", "peek", "release")),
+            *({"match": {"path": CHANNEL_PATH + each}, "route": action} for each in taken),
+            *(_bridged({"match": {"path": CHANNEL_GRPC_PATH + each}, "route": action}) for each in taken),
             ours,
+            _bridged(ours),
             *(made for route in inputs.outbound for made in _pushes(inputs, route, live)),
-            {"match": {"path": _PUSH_PATH}, **refusal(404, nobody)},
+            *({"match": {"path": each}, **refusal(404, nobody)} for each in (_PUSH_PATH, _GRPC_PUSH_PATH)),
             {"match": ALL, **refusal(404, "There is push, pop, peek and release.")},
         ],
+    }
+
+
+def bridge_filter() -> Json:
+    """Of the internal listener: off, except on the gRPC routes of the message queue. Takes the frames of gRPC off a request, which goes on as HTTP, and
+    puts them on the answer, which the header makes known the size of."""
+    bridge = {"@type": GRPC_BRIDGE, "content_type": "application/x-protobuf", "withhold_grpc_frames": True}
+    return {"name": BRIDGE_FILTER, "typed_config": bridge | {"response_size_header": CHANNEL_SIZE}, "disabled": True}
+
+
+def _bridged(made: Json) -> Json:
+    """Envoy's route `made` for the same call in gRPC."""
+    per_route: Json = {"@type": FILTER_CONFIG, "config": {"@type": GRPC_BRIDGE_PER_ROUTE}}
+    filters = made.get("typed_per_filter_config", {}) | {BRIDGE_FILTER: per_route}
+    path = made["match"]["path"]
+    return made | {
+        "match": made["match"] | {"path": _GRPC_PUSH_PATH if path == _PUSH_PATH else path},
+        "typed_per_filter_config": filters,
+        # The message has it; a header besides would mean the other form.
+        "request_headers_to_remove": [*made.get("request_headers_to_remove", ()), PTP_TOPIC],
+        # A partner's queue does not say it.
+        "response_headers_to_add": [header(CHANNEL_SIZE, "%RESP(content-length)%")],
     }
 
 
@@ -369,7 +412,8 @@ def _pushes(inputs: SnapshotInputs, route: Route, live: frozenset[str]) -> list[
     if leaving is not None and (lacks_token(leaving) or crypt.lacks_key(route)):
         why = "no token has been agreed on yet"
     if leaving is None or why:
-        return [{"match": _push_to(target), **refusal(503, f"{about(route)}: {why}")}]
+        refused = {"match": _push_to(target), **refusal(503, f"{about(route)}: {why}")}
+        return [refused, refused | {"match": refused["match"] | {"path": _GRPC_PUSH_PATH}}]
     ports = live_ways(inputs, leaving, live)
     # The least that carries HTTP: a port for gRPC only where there is no other.
     ports = [port for port in ports if not port.grpc][:1] or ports[:1]
@@ -391,6 +435,7 @@ def _pushes(inputs: SnapshotInputs, route: Route, live: frozenset[str]) -> list[
                     "request_headers_to_remove": list(TRACE_BAGGAGE),
                 }
             )
+            made.append(_bridged(made[-1]))
     return [crypt.encrypted(each, route, RouteSide.CALL) for each in made] if route.body_encryption else made
 
 
@@ -521,9 +566,24 @@ def _closed(inputs: SnapshotInputs) -> Json:
     return {
         "name": "closed",
         "domains": ["*"],
-        "routes": [{"match": ALL, **NOT_OPENED}, {"match": {"connect_matcher": {}}, "route": connect}],
+        "routes": [
+            *_by_path(inputs),
+            {"match": ALL, **NOT_OPENED},
+            {"match": {"connect_matcher": {}}, "route": connect},
+        ],
         "typed_per_filter_config": {ACCESS_FILTER: access_of_domains(())},
     }
+
+
+def _by_path(inputs: SnapshotInputs) -> list[Json]:
+    """A partner that is known by its certificate alone calls us by our address: BFIA has paths, and no names of services."""
+    known = {route.source for route in inputs.inbound if route.by_certificate and not inputs.relayed(route)}
+    made: list[Json] = []
+    if inputs.bfia is not None:
+        made += _bfia_routes(known & inputs.bfia.callers)
+    if inputs.transport is not None:
+        made += _messages_routes(known & inputs.transport.callers, _is(PTP_TARGET_NODE, inputs.domain))
+    return [each | {"typed_per_filter_config": {ACCESS_FILTER: access_of_anyone()}} for each in made]
 
 
 def _nowhere(inputs: SnapshotInputs) -> Json:

@@ -76,6 +76,8 @@ class GatewaySettings:
     command_prefix: tuple[str, ...] = ()
     """The program that starts Envoy inside the pods' network (`EnvoySettings.command_prefix`)."""
     master: MasterEndpoint | None = None
+    other_masters: tuple[MasterEndpoint, ...] = ()
+    """Gateways of the control plane's other members: the next one is taken where one does not answer."""
     """lite only."""
     deploy_token: SecretValue | None = field(default=None)
     """lite only: used once, to register."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+import uvloop
 
 from coterie.base import child_logging, listener_handover
 from coterie.base.clock import SYSTEM_CLOCK
@@ -69,7 +70,7 @@ def main() -> None:
     chosen = parser.parse_args()
     child_logging.configure()
     limits = msgspec.json.decode(chosen.limits, type=QueueLimits)
-    asyncio.run(serve(chosen.domain, limits, chosen.directory, chosen.api, chosen.listeners, chosen.beat))
+    uvloop.run(serve(chosen.domain, limits, chosen.directory, chosen.api, chosen.listeners, chosen.beat))
 
 
 if __name__ == "__main__":

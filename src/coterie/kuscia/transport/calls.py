@@ -1,8 +1,11 @@
-"""The calls of Transport over HTTP: who may use which session, what headers mean, and the answers.
+"""The calls of Transport: who may use which session, what headers mean, and the answers.
 
     /v1/interconn/chan/transport, invoke   push      x-ptp-session-id, x-ptp-topic, x-ptp-source-node-id
     /v1/interconn/chan/pop, peek           take      x-ptp-session-id, x-ptp-topic, x-ptp-target-node-id (whose messages)
     /v1/interconn/chan/release             release   x-ptp-session-id, x-ptp-topic and x-ptp-target-node-id where given
+
+In BFIA's form (`grpc_messages.py`) topic, timeout and payload are in the body, which is what a content type of `application/x-protobuf` without
+`x-ptp-topic` says, and the path may be that of the gRPC service.
 
 A session belongs to a task: its id is the task's, or `session_` and the task's, with or without a dot and more. Engines of the task take
 and release; its parties push, each as itself.
@@ -14,13 +17,15 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from coterie.http.messages import Request, Response
-from coterie.kuscia.transport import outbound
+from coterie.kuscia.transport import grpc_messages, outbound
+from coterie.kuscia.transport.grpc_messages import GRPC_SERVICE, GrpcInbound
 from coterie.kuscia.transport.metrics import TransportMetrics
 from coterie.kuscia.transport.outbound import CONTENT_TYPE, Outbound, TransportCode, TransportRefused
 from coterie.kuscia.transport.queues import MessageQueues, QueueKey
 
 CHANNEL = "/v1/interconn/chan/"
 PUSH, INVOKE, POP, PEEK, RELEASE = "transport", "invoke", "pop", "peek", "release"
+GRPC_PUSH = "push"
 SESSION, TOPIC = "x-ptp-session-id", "x-ptp-topic"
 SOURCE_NODE, TARGET_NODE = "x-ptp-source-node-id", "x-ptp-target-node-id"
 _SESSION_PREFIX = "session_"
@@ -51,14 +56,28 @@ def task_of_session(session: str) -> str:
     return session.removeprefix(_SESSION_PREFIX).partition(".")[0]
 
 
-def wait_seconds(request: Request) -> float:
+def wait_seconds(request: Request, inbound: GrpcInbound | None = None) -> float:
     """What the caller wants to wait at most, within what is allowed."""
-    text = request.param("timeout")
+    text = str(inbound.timeout or "") if inbound is not None else request.query and request.param("timeout")
     if not text:
         return _DEFAULT_SECONDS
     if not text.isdecimal():
         raise TransportRefused(TransportCode.BAD_REQUEST, "timeout must be a number of seconds")
     return max(_LEAST_SECONDS, min(_MOST_SECONDS, int(text)))
+
+
+def in_form_of_bfia(request: Request) -> bool:
+    if request.path.startswith(GRPC_SERVICE):
+        return True
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == grpc_messages.CONTENT_TYPE and TOPIC not in request.headers
+
+
+def action_of(path: str) -> str:
+    if path.startswith(GRPC_SERVICE):
+        action = path.removeprefix(GRPC_SERVICE)
+        return INVOKE if action == GRPC_PUSH else action
+    return path.removeprefix(CHANNEL)
 
 
 class TransportCalls:
@@ -82,16 +101,24 @@ class TransportCalls:
         caller = await self._recognise(request)
         if caller is None:
             return Response(401, b"", "")
-        with self._metrics.under_way():
-            try:
-                answer = Outbound(payload=await self._carry_out(caller, request) or b"")
-            except TransportRefused as problem:
-                answer = outbound.refused(problem)
-        self._metrics.call(request.path.removeprefix(CHANNEL), answer.code, len(request.body), len(answer.payload))
-        return Response(body=outbound.encode(answer), content_type=CONTENT_TYPE)
+        bfia = in_form_of_bfia(request)
+        self._metrics.running += 1
+        try:
+            answer = Outbound(payload=await self._carry_out(caller, request, bfia=bfia) or b"")
+        except TransportRefused as problem:
+            answer = outbound.refused(problem)
+        finally:
+            self._metrics.running -= 1
+        self._metrics.call(action_of(request.path), answer.code, len(request.body), len(answer.payload))
+        if not bfia:
+            return Response(body=outbound.encode(answer), content_type=CONTENT_TYPE)
+        body = grpc_messages.encode(answer)
+        size = [(grpc_messages.SIZE, str(len(body)))]
+        return Response(body=body, content_type=grpc_messages.CONTENT_TYPE, headers=size)
 
-    async def _carry_out(self, caller: TransportCaller, request: Request) -> bytes | None:
-        action = request.path.removeprefix(CHANNEL)
+    async def _carry_out(self, caller: TransportCaller, request: Request, *, bfia: bool) -> bytes | None:
+        action = action_of(request.path)
+        inbound = grpc_messages.decode(request.body) if bfia else None
         session = _needed(request, SESSION)
         await self._check_session(caller, session)
         if action in (PUSH, INVOKE):
@@ -100,23 +127,25 @@ class TransportCalls:
                 raise TransportRefused(
                     TransportCode.NOT_AUTHORIZED, f"{caller.domain} cannot send messages of {source}"
                 )
-            key = QueueKey(session, source, _needed(request, TOPIC))
+            key = QueueKey(session, source, _topic(request, inbound))
             await self._before_push()
-            await self._queues.push(key, request.body, wait_seconds(request))
+            body = request.body if inbound is None else inbound.payload
+            await self._queues.push(key, body, wait_seconds(request, inbound))
             return None
         if not caller.task:
             raise TransportRefused(
                 TransportCode.NOT_AUTHORIZED, "messages are taken and released by engines of this domain"
             )
         if action == RELEASE:
-            self._queues.release(session, _given(request, TARGET_NODE), _given(request, TOPIC))
+            topic = inbound.topic if inbound is not None else _given(request, TOPIC)
+            self._queues.release(session, _given(request, TARGET_NODE), topic)
             return None
         if action not in (POP, PEEK):
             raise TransportRefused(TransportCode.BAD_REQUEST, f"there is nothing at {request.path}")
-        key = QueueKey(session, _needed(request, TARGET_NODE), _needed(request, TOPIC))
+        key = QueueKey(session, _needed(request, TARGET_NODE), _topic(request, inbound))
         if action == PEEK:
             return await self._queues.peek(key)
-        return await self._queues.pop(key, wait_seconds(request))
+        return await self._queues.pop(key, wait_seconds(request, inbound))
 
     async def _check_session(self, caller: TransportCaller, session: str) -> None:
         if "," in session:  # what a header that was sent twice may have become
@@ -135,6 +164,15 @@ def _given(request: Request, header: str) -> str:
     if len(value) > _LONGEST_NAME:
         raise TransportRefused(TransportCode.BAD_REQUEST, f"{header} has at most {_LONGEST_NAME} characters")
     return value
+
+
+def _topic(request: Request, inbound: GrpcInbound | None) -> str:
+    """BFIA's own form knows messages without one."""
+    if inbound is None:
+        return _needed(request, TOPIC)
+    if len(inbound.topic) > _LONGEST_NAME:
+        raise TransportRefused(TransportCode.BAD_REQUEST, f"topic has at most {_LONGEST_NAME} characters")
+    return inbound.topic
 
 
 def _needed(request: Request, header: str) -> str:

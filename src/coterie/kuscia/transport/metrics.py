@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from coterie.base.exposition import Family, labels
 
@@ -23,14 +22,6 @@ class TransportMetrics:
     @property
     def answered(self) -> int:
         return sum(self._calls.values())
-
-    @contextmanager
-    def under_way(self) -> Iterator[None]:
-        self.running += 1
-        try:
-            yield
-        finally:
-            self.running -= 1
 
     def call(self, action: str, code: str, received: int, sent: int) -> None:
         key = (action if action in _ACTIONS else _OTHER, str(code))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from coterie.kube.api import quantity
 from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kuscia.api.bandwidth import MBIT, BandwidthError, mbit_down, parse_bits
 from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
+from coterie.kuscia.datamesh.settings import DataProxy
 from coterie.kuscia.kusciaapi.settings import Timeouts
 from coterie.kuscia.transport.settings import QueueLimits
 from coterie.node.config import gateway, images, keys, kubernetes, ports
@@ -351,7 +353,47 @@ def _data_mesh(block: Block, section: gateway.GatewaySection) -> DataMeshConfig:
         address=block.address("host", section.dns.address),
         http_port=block.number("httpPort", default.http_port, *PORTS),
         grpc_port=block.number("grpcPort", default.grpc_port, *PORTS),
+        proxies=_data_proxies(block),
     )
+
+
+def _data_proxies(block: Block) -> tuple[DataProxy, ...]:
+    value = block.raw("dataProxyList") or []
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, Mapping) for each in value):
+        raise block.refused("dataProxyList", "must be a list of mappings with endpoint and dataSourceTypes")
+    found = [_data_proxy(Block(each, f"{block.path('dataProxyList')}[{at}]")) for at, each in enumerate(value)]
+    kinds = [kind for each in found for kind in each.types]
+    if double := sorted({each for each in kinds if kinds.count(each) > 1}):
+        raise block.refused("dataProxyList", f"names the type {double[0]} twice; one proxy opens it")
+    return tuple(found)
+
+
+def _data_proxy(block: Block) -> DataProxy:
+    endpoint = block.text("endpoint")
+    host, colon, port = endpoint.rpartition(":")
+    if not colon or not host or not port.isdecimal() or "/" in endpoint or "@" in endpoint:
+        raise block.refused("endpoint", f'must be host:port, not "{endpoint}"')
+    types = block.texts("dataSourceTypes", "types of data sources")
+    if not types:
+        raise block.refused("dataSourceTypes", "is missing; it names the types that the proxy opens, such as odps")
+    if "localfs" in types:
+        raise block.refused("dataSourceTypes", "cannot have localfs: files of this machine are opened here")
+    tls = block.block("clientTLSConfig")
+    for key in ("caFile", "certFile", "keyFile"):
+        if (named := tls.text(key, "")) and not Path(named).is_absolute():
+            raise tls.refused(key, f'must be the whole path of a file, not "{named}"')
+    made = DataProxy(
+        endpoint,
+        types,
+        tls.text("caFile", ""),
+        tls.text("certFile", ""),
+        tls.text("keyFile", ""),
+        secure=block.raw("clientTLSConfig") is not None,
+        direct=block.choice("mode", "proxy", ("direct", "proxy")) == "direct",
+    )
+    if bool(made.cert_file) != bool(made.key_file):
+        raise tls.refused("certFile", "and keyFile belong together; give both or neither")
+    return made
 
 
 def _transport(block: Block, section: gateway.GatewaySection) -> TransportConfig:

@@ -61,6 +61,7 @@ def read(document: Block, mode: str, domain: str, paths: DomainPaths, lowest_por
     internal = block.block("internal")
     protocol = Protocol(document.choice("protocol", "MTLS", tuple(Protocol)))
     tls, files = _external_tls(document.block("domainRoute").block("externalTLS"), protocol, paths)
+    masters = _masters(document) if mode == "lite" else ()
     gateway = GatewaySettings(
         domain=domain,
         enabled=_enabled(block, registers=mode == "lite" and not document.text("join", "")),
@@ -75,7 +76,8 @@ def read(document: Block, mode: str, domain: str, paths: DomainPaths, lowest_por
         control_plane=mode != "lite",
         diagnose=block.flag("diagnose", True),
         workers=block.number("workers", 1, 1, 1024),
-        master=_master(document) if mode == "lite" else None,
+        master=masters[0] if masters else None,
+        other_masters=masters[1:],
         deploy_token=document.secret("liteDeployToken") if mode == "lite" else None,
     )
     _check_apart(gateway)
@@ -161,14 +163,18 @@ def _instance(block: Block, node_name: str) -> str:
     return name or node_name or host or "gateway"
 
 
-def _master(document: Block) -> MasterEndpoint | None:
+def _masters(document: Block) -> tuple[MasterEndpoint, ...]:
+    """The gateways of one control plane, separated by commas."""
     text = document.text("masterEndpoint", "")
-    if not text:
-        return None
     try:
-        return MasterEndpoint.parse(text)
+        found = tuple(MasterEndpoint.parse(each.strip()) for each in text.split(",")) if text else ()
     except ValueError as problem:
         raise document.refused("masterEndpoint", str(problem)) from problem
+    if len({each.tls for each in found}) > 1:
+        raise document.refused(
+            "masterEndpoint", "names some members with http:// and some with https://; all have the same protocol"
+        )
+    return found
 
 
 def _upstream(dns: Block) -> tuple[str, ...]:

@@ -59,6 +59,8 @@ USED = (
     "transport.enabled", "transport.maxMessageMiB", "transport.sessionMiB", "transport.totalMiB", "transport.memoryMiB",
     "transport.sessionExpirySeconds", "transport.releasedSeconds", "transport.cleanSeconds",
     "dataMesh.enabled", "dataMesh.host", "dataMesh.httpPort", "dataMesh.grpcPort",
+    "dataMesh.dataProxyList[].endpoint", "dataMesh.dataProxyList[].mode", "dataMesh.dataProxyList[].dataSourceTypes[]", "dataMesh.dataProxyList[].clientTLSConfig.caFile",
+    "dataMesh.dataProxyList[].clientTLSConfig.certFile", "dataMesh.dataProxyList[].clientTLSConfig.keyFile",
     "kusciaAPI.enabled", "kusciaAPI.host", "confManager.host",
     "metrics.enabled", "metrics.host", "metrics.port", "metrics.allow[]", "metrics.tokenFile",
     "console.enabled", "console.host", "console.port", "console.readOnly", "console.exec", "console.names[]",
@@ -96,7 +98,6 @@ WITHOUT_EFFECT = {
     "confManager.enableConfAuth": _LEAVE + "ConfManager always asks for a certificate",
     "confManager.backend": _LEAVE + "values lie in the domain's ConfigMap domain-config",
     "dataMesh.disableTLS": _LEAVE + "the data mesh always asks for a certificate; engines find theirs in kuscia/certs",
-    "dataMesh.dataProxyList[].*": _LEAVE + "the data mesh reads its sources itself (`coterie data --help`)",
     "agent.plugins[].*": _LEAVE + "what Kuscia has as plug-ins of the agent is built in",
     "agent.provider.*": _NOT_RUNK,
 }

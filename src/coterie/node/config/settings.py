@@ -11,6 +11,7 @@ from coterie.base.secret import SecretValue
 from coterie.base.store_address import StoreAddress
 from coterie.kube.agent.images.sources import PullSettings
 from coterie.kube.agent.settings import CapacitySettings, DeviceSettings, PodDefaults, PressureSettings
+from coterie.kuscia.datamesh.settings import DataProxy
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.kusciaapi.settings import USUAL_TIMEOUTS, Timeouts
 from coterie.kuscia.transport.settings import QueueLimits
@@ -143,6 +144,8 @@ class DataMeshConfig:
     """The name `datamesh` leads to the DNS server's address, so listening elsewhere needs another name."""
     http_port: int = 8070
     grpc_port: int = 8071
+    proxies: tuple[DataProxy, ...] = ()
+    """`dataProxyList`: Flight servers that open sources of some types."""
 
 
 @dataclass(frozen=True, slots=True)

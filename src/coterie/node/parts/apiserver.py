@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coterie import __version__
 from coterie.base.clock import Clock
 from coterie.base.files import private_directory
 from coterie.base.lazy_import import lazy_import
@@ -17,6 +19,7 @@ from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver.audit import AuditSink, FileSink, SelectedSink
 from coterie.kube.apiserver.auth.authn import user_from_certificate
 from coterie.kube.apiserver.auth.tokens import TokenSigner
+from coterie.kube.apiserver.members import ServerMember
 from coterie.kube.apiserver.server import ApiServer, Dial, Settings
 from coterie.kube.apiserver.write_gate import WriteGate
 from coterie.kube.client import kubeconfig
@@ -32,6 +35,7 @@ from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node import api_identity
 from coterie.node.api_addresses import LOOPBACK, certificate_names
 from coterie.node.config import ConfigError, NodeSettings
+from coterie.node.parts.leadership import member_name
 
 if TYPE_CHECKING:
     from coterie.kube.apiserver import audit_policy
@@ -68,13 +72,18 @@ def _audit_policy(settings: NodeSettings) -> audit_policy.AuditPolicy | None:
 
 def advertised(settings: NodeSettings, own: str) -> str:
     """The address in the endpoints of `default/kubernetes`: the one that other machines use, where there is one."""
-    if settings.api.host in LOOPBACK and settings.agent is not None:
-        own = settings.agent.address
+    if settings.api.host in LOOPBACK:
+        named = [settings.agent.address] if settings.agent is not None else [*settings.api.names, own]
+        own = next(filter(_is_address, named), own)
+    return own if _is_address(own) else "127.0.0.1"
+
+
+def _is_address(text: str) -> bool:
     try:
-        ipaddress.ip_address(own)
+        ipaddress.ip_address(text)
     except ValueError:
-        return "127.0.0.1"
-    return own
+        return False
+    return True
 
 
 def _file_names(pair: tuple[Path, Path]) -> tuple[str, str]:
@@ -93,6 +102,10 @@ class ApiPlane:
         self.ready = asyncio.Event()
         self.address: tuple[str, int] | None = None
         """Where the API is reached from this machine, once it is."""
+        self.member = ""
+        """The name of this member of the control plane; empty where the store is this node's alone."""
+        self.reports: Callable[[], bool] = lambda: True
+        """Whether this member writes what it sees of aggregated servers."""
         self._settings = settings
         self._clock = clock
         self._stop = asyncio.Event()
@@ -108,6 +121,10 @@ class ApiPlane:
             self._audit_file = FileSink(settings.paths.logs / Path(api.audit_log), settings.logrotate.of_node)
         if self._audit_file is not None and policy is None:
             sinks.append(SelectedSink(self._audit_file, frozenset({CONTROLLER_USER.name, BOOTSTRAP_USER.name})))
+        member = None
+        if settings.store is not None and settings.store.shared:
+            self.member = member_name(settings.paths, settings.gateway.instance)
+            member = ServerMember(self.member, __version__, settings.store.label)
         self.store = store_of(settings.store, settings.paths.database, clock)
         self.server = ApiServer(
             self.store,
@@ -125,6 +142,8 @@ class ApiPlane:
                 toleration_seconds=settings.controllers.pod_eviction_seconds,
                 dial=dial,
                 write_gate=gate,
+                member=member,
+                reports=lambda: self.reports(),
                 log_search=NodeLogSearch(
                     settings.paths, settings.domain, clock, sources=(SCHEDULER, CONTROLLER), plane=True
                 ),
@@ -161,6 +180,7 @@ class ApiPlane:
                 log.info("The API is served", address=f"https://{host}:{port}")
                 self.ready.set()
                 await self._stop.wait()
+                await self.server.leave()
             finally:
                 await self._http.stop()
                 self._gateway_socket.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The control plane: the API server, informers, the controllers, and the domain's own objects.
 
 Provides `client`, `informers`, `api` (the ApiPlane), `api_ready` (an Event), `pod_dialler`, `controllers`, `controller_metrics`
-(their sources) and, where the node has an agent, `agent_tls`.
+(their sources), where the node has an agent, `agent_tls`, and where its store may have other members, `leadership`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coterie.base.lazy_import import lazy_import
+from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller_metrics import ControllerMetrics
 from coterie.kube.control.manager import Runnable
@@ -19,16 +20,19 @@ from coterie.node.cluster_network import published_network
 from coterie.node.parts.apiserver import BOOTSTRAP_USER, KUSCIA_API_USER, ApiPlane
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.controllers import ControllerCounts, Recording, controllers
+from coterie.node.parts.leadership import Leadership, TermParts
 from coterie.node.parts.own_domain import own_domain, prepared
 from coterie.node.parts.pod_dialler import PodDialler
 
 if TYPE_CHECKING:
-    from coterie.kuscia.evidence import api_writes, service
+    from coterie.kuscia.evidence import api_writes, service, shared_log, shared_log_term
     from coterie.node.parts import agent_endpoint, evidence_recording
 else:
     # A control plane without gateway keeps no evidence.
     api_writes = lazy_import("coterie.kuscia.evidence.api_writes")
     service = lazy_import("coterie.kuscia.evidence.service")
+    shared_log = lazy_import("coterie.kuscia.evidence.shared_log")
+    shared_log_term = lazy_import("coterie.kuscia.evidence.shared_log_term")
     evidence_recording = lazy_import("coterie.node.parts.evidence_recording")
     # A master has no agent.
     agent_endpoint = lazy_import("coterie.node.parts.agent_endpoint")
@@ -44,11 +48,20 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         client = plane.client()
         informers = Informers(client)
         counts = ControllerCounts()
-        signing: list[Runnable] = []
-        recording = Recording()
-        if recorder is not None:
-            recording, signing = evidence_recording.recording_parts(node, recorder, client, informers)
-        started = controllers(settings, client, informers, plane.ca_pem.decode(), clock, counts, recording=recording)
+
+        def term(its_client: Client, its_informers: Informers) -> list[Runnable]:
+            """What runs once in a control plane, however many members it has."""
+            signing: list[Runnable] = []
+            recording = Recording()
+            if recorder is not None:
+                recording, signing = evidence_recording.recording_parts(node, recorder, its_client, its_informers)
+            ca = plane.ca_pem.decode()
+            return [
+                *controllers(settings, its_client, its_informers, ca, clock, counts, recording=recording),
+                *signing,
+            ]
+
+        started = _elected(node, plane, informers, term, recorder) if plane.member else term(client, informers)
         if settings.agent is not None and settings.mode != "master":
             chosen = settings.agent
             tls = agent_endpoint.AgentTls.of_plane(settings.paths, chosen.node_name, chosen.address, clock)
@@ -66,4 +79,22 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         node.metrics_sources += [StoreSource(plane.store), counts.scheduler, JobStateSource(informers, clock)]
     own = plane.client(BOOTSTRAP_USER)
     once = [own_domain(own, settings), engines_known(own), published_network(own, settings)]
-    return [[plane], [informers, *once], [*started, *signing]]
+    return [[plane], [informers, *once], started]
+
+
+def _elected(
+    node: NodeContext,
+    plane: ApiPlane,
+    informers: Informers,
+    term: TermParts,
+    recorder: service.EvidenceService | None,
+) -> list[Runnable]:
+    leadership = Leadership(plane.member, plane.client().transport, informers, node.clock)
+    plane.reports = lambda: leadership.leads
+    leadership.add(term)
+    if recorder is not None:
+        shared = shared_log.SharedEvidence(plane.store, node.clock)
+        recorder.share(shared)
+        leadership.add(lambda *_: [shared_log_term.SharedLogTerm(recorder, shared)], first=True)
+    node.provide("leadership", leadership)
+    return [leadership.elected]

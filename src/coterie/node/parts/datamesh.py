@@ -11,6 +11,7 @@ from pathlib import Path
 
 from coterie.base.clock import Clock
 from coterie.base.files import private_directory
+from coterie.base.log import logger
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
@@ -21,6 +22,8 @@ from coterie.kuscia.evidence.service import EvidenceService
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import ConfigError, NodeSettings
 from coterie.node.parts.context import NodeContext
+
+log = logger("datamesh")
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
@@ -62,8 +65,20 @@ def datamesh_groups(
         only_data_directory=settings.mode == "lite",
         node=settings.agent.node_name if settings.agent is not None else "",
         evidence=evidence,
+        proxies=chosen.proxies,
         traces=GatewayPaths.of(paths).traces_socket if settings.traces.enabled else None,
     )
+    for each in chosen.proxies:
+        if each.direct:
+            log.warning(
+                "Rows of a data proxy pass through the data mesh, also with mode: direct", endpoint=each.endpoint
+            )
+        if not each.secure:
+            log.warning(
+                "Settings of data sources go to a data proxy in clear text; set clientTLSConfig",
+                endpoint=each.endpoint,
+                types=",".join(each.types),
+            )
     if pods is not None:
         mesh = replace(mesh, address=pods.address, names=(chosen.address,))
     # Beside the gateway's sockets, whose directory is short enough for a socket's name.

@@ -41,5 +41,6 @@ def switched_off(settings: NodeSettings) -> list[str]:
         "kusciaAPI.protocol: NOTLS": settings.kuscia_api.enabled and settings.kuscia_api.protocol == "NOTLS",
         "enableWorkloadApprove: false": settings.workload_approve is False,
         "gateway.ingress": gateway.ingress is not None,
+        "dataMesh.dataProxyList without clientTLSConfig": any(not each.secure for each in settings.data_mesh.proxies),
     }
     return [name for name, off in found.items() if off]

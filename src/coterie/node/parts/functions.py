@@ -5,10 +5,12 @@ functions_groups(settings, client, clock, pods)      before the agent
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from coterie.base.clock import Clock
+from coterie.base.exposition import Family
 from coterie.base.files import private_directory
 from coterie.functions.process import FunctionsProcess
 from coterie.functions.settings import FunctionsSettings
@@ -19,13 +21,33 @@ from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import NodeSettings
 from coterie.node.parts.context import NodeContext
+from coterie.node.parts.leadership import Leadership
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
     pods = node.find("namespace_listeners", NamespaceListeners)
-    child = functions_process(node.settings, node.client, node.clock, pods)
-    node.metrics_sources.append(child.metrics)
-    return [[child]]
+    leadership = node.find("leadership", Leadership)
+    if leadership is None:
+        child = functions_process(node.settings, node.client, node.clock, pods)
+        node.metrics_sources.append(child.metrics)
+        return [[child]]
+    # One dispatcher of a domain: calls that wait in the embedded bus wait for the member that took them (docs/guide/high-availability.md).
+    leadership.add(lambda client, _: [functions_process(node.settings, client, node.clock, pods)])
+    node.metrics_sources.append(_FunctionsOfTerm(leadership))
+    return []
+
+
+class _FunctionsOfTerm:
+    """What the process of functions counts, while this member leads."""
+
+    name = "functions"
+
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+
+    async def families(self) -> Sequence[Family]:
+        running = [each for each in self._leadership.elected.parts if isinstance(each, FunctionsProcess)]
+        return [family for each in running for family in await each.metrics.families()]
 
 
 def functions_process(

@@ -13,7 +13,7 @@ import asyncio
 import os
 import secrets
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from coterie import __version__
 from coterie.base.clock import Clock
+from coterie.base.exposition import Family
 from coterie.base.files import private_directory
 from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
@@ -31,6 +32,7 @@ from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.manager import Runnable
+from coterie.kuscia.bfia.server import BfiaServer
 from coterie.kuscia.control.usage_log import USAGE_LOG, UsageLog
 from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.bearer import BearerTokens
@@ -48,6 +50,7 @@ from coterie.kuscia.gateway.handshake.server import HandshakeServer
 from coterie.kuscia.gateway.heartbeat import Heartbeat
 from coterie.kuscia.gateway.ingress_status import IngressStatuses, point_of
 from coterie.kuscia.gateway.model import Route
+from coterie.kuscia.gateway.names import ORIGIN
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.polling.poller import CallPoller
 from coterie.kuscia.gateway.polling.receiver import PollReceiver
@@ -63,6 +66,7 @@ from coterie.node.config import ConfigError
 from coterie.node.parts import gateway_metrics, kusciaapi
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.interconn import bfia_group, interconn_group
+from coterie.node.parts.leadership import Leadership
 
 if TYPE_CHECKING:
     from coterie.kuscia.engine import remote_engines, remote_groups
@@ -135,9 +139,35 @@ def build(node: NodeContext) -> list[list[Runnable]]:
             network=node.find("applied_remote_pods", remote_groups.AppliedRemotePods),
         )
         first.append(engines.controller)
-    interconn = interconn_group(places, client, informers, clock)
-    node.metrics_sources += [each for each in interconn if isinstance(each, MemberRunners)]
-    return [first, *made.groups, [*interconn, *bfia_group(places, settings.domain, client, informers, clock)]]
+    served: list[Runnable] = [BfiaServer(client, informers, Path(places.bfia_socket.host), ORIGIN, clock)]
+
+    def partners(its_client: Client, its_informers: Informers) -> list[Runnable]:
+        """What we ask of partners, once in a control plane."""
+        interconn = interconn_group(places, its_client, its_informers, clock)
+        return [*interconn, *bfia_group(places, settings.domain, its_client, its_informers, clock)]
+
+    leadership = node.find("leadership", Leadership)
+    if leadership is not None:
+        leadership.add(partners)
+        node.metrics_sources.append(_InterconnOfTerm(leadership))
+    else:
+        calling = partners(client, informers)
+        node.metrics_sources += [each for each in calling if isinstance(each, MemberRunners)]
+        served += calling
+    return [first, *made.groups, served]
+
+
+class _InterconnOfTerm:
+    """What InterConn counts, while this member leads."""
+
+    name = "interconn"
+
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+
+    async def families(self) -> Sequence[Family]:
+        running = [each for each in self._leadership.elected.parts if isinstance(each, MemberRunners)]
+        return [family for each in running for family in await each.families()]
 
 
 def gateway_parts(

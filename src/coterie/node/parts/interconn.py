@@ -18,8 +18,7 @@ from coterie.kube.client.wrappers import FixedHost
 from coterie.kube.control.manager import Runnable
 from coterie.kuscia.bfia import controller as bfia
 from coterie.kuscia.bfia.client import BfiaClient
-from coterie.kuscia.bfia.server import BfiaServer
-from coterie.kuscia.gateway.names import ERROR, ORIGIN
+from coterie.kuscia.gateway.names import ERROR
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.interconn import runnable as interconn
 
@@ -46,10 +45,9 @@ class _BfiaConnections:
 
 
 def bfia_group(places: GatewayPaths, domain: str, client: Client, informers: Informers, clock: Clock) -> list[Runnable]:
-    """Partners that speak BFIA: their requests, and ours to them."""
+    """Our requests to partners that speak BFIA."""
     calls = BfiaClient(Path(places.node_socket.host), domain, ERROR, clock)
     return [
-        BfiaServer(client, informers, Path(places.bfia_socket.host), ORIGIN, clock),
         _BfiaConnections(calls),
         *bfia.make(client, informers, calls, clock=clock),
     ]

@@ -11,16 +11,20 @@ from coterie.base.backoff import Policy
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.kube.client.client import Client
+from coterie.kube.client.failover import FailoverTransport
 from coterie.kube.client.http_transport import HttpTransport
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
-from coterie.node import join_bundle
+from coterie.node import api_servers, join_bundle
 from coterie.node.config import AgentConfig, ConfigError, NetworkConfig, NodeSettings
 from coterie.node.parts.agent_endpoint import AgentTls
 from coterie.node.parts.context import NodeContext
 
 _RETRY = Policy(first=0.2, factor=2.0, limit=4.0, jitter=0.3)
 """A control plane that is back finds its nodes within seconds: they hear of new pods, and of those that were deleted."""
+_SERVERS_FILE = "api-servers"
+_ANSWER_SECONDS = 15.0
+"""A member that does not answer is left for another before the node counts as lost."""
 log = logger("node.join")
 
 
@@ -30,14 +34,31 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     assert settings.join is not None
     bundle = join_bundle.read_bundle(settings.join)
     _warn_of_expiry(bundle, node.clock)
-    client = Client(HttpTransport(bundle.connection()))
-    informers = Informers(client, retry=_RETRY)
+    client, informers = connected(bundle, settings)
     node.settings = joined_settings(settings, settings.agent, bundle)
     node.provide("client", client)
     node.provide("informers", informers)
     node.provide("join_bundle", bundle)
     node.provide("agent_tls", AgentTls.of_bundle(bundle, settings.paths))
     return [[informers]]
+
+
+def connected(bundle: join_bundle.Bundle, settings: NodeSettings) -> tuple[Client, Informers]:
+    """To whichever member of the control plane lives."""
+    connection = bundle.connection()
+    if bundle.namespace:
+        # A machine of a lite's domain: its API is at the lite's first machine, and nowhere else.
+        client = Client(HttpTransport(connection))
+        return client, Informers(client, retry=_RETRY)
+    kept = settings.paths.storage / _SERVERS_FILE
+    transport = FailoverTransport(
+        api_servers.kept_servers(kept, bundle.server),
+        lambda server: HttpTransport(replace(connection, server=server), timeout=_ANSWER_SECONDS),
+    )
+    client = Client(transport)
+    informers = Informers(client, retry=_RETRY)
+    api_servers.follow(informers, transport, bundle.server, kept)
+    return client, informers
 
 
 def _warn_of_expiry(bundle: join_bundle.Bundle, clock: Clock) -> None:

@@ -25,6 +25,7 @@ from coterie.base import files, parent_death
 from coterie.base.clock import Clock
 from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
+from coterie.base.store_address import StoreAddress
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import ObjectMeta
 from coterie.kube.client.client import Client
@@ -46,6 +47,8 @@ def prepared(settings: NodeSettings, clock: Clock) -> Iterator[None]:
     """The identity is in its files when this block is left; ConfigError with one sentence when that cannot be."""
     _write_inline_files(settings)
     order = _key_request(settings, clock)
+    if settings.store is not None and settings.store.shared:
+        _share(settings.store, order)
     if settings.gateway.enabled:
         # The gateway needs the same libraries in this very process: another one would spare nothing.
         _refuse(domain_keys_process.problem_with(order))
@@ -55,15 +58,28 @@ def prepared(settings: NodeSettings, clock: Clock) -> Iterator[None]:
             yield
 
 
-@contextmanager
-def _made_by_child(request: Mapping[str, object]) -> Iterator[None]:
-    maker = subprocess.Popen(
-        (sys.executable, "-S", "-m", "coterie.node.domain_keys_process"),
+def _share(store: StoreAddress, request: Mapping[str, object]) -> None:
+    """Several control planes have one identity: taken from their store, or put there, before anything is made here."""
+    maker = _child("coterie.node.shared_identity_process")
+    output = maker.communicate(json.dumps({**request, "store": store.revealed()}).encode())[0]
+    if maker.returncode:
+        problem = output.decode(errors="replace").strip() or "the log above says more"
+        raise ConfigError(f"store: {problem}")
+
+
+def _child(module: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        (sys.executable, "-S", "-m", module),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         # Without `site`: where this process finds its modules, the other finds them too, and starts faster.
         env={**os.environ, **parent_death.parent_environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
+
+
+@contextmanager
+def _made_by_child(request: Mapping[str, object]) -> Iterator[None]:
+    maker = _child("coterie.node.domain_keys_process")
     try:
         assert maker.stdin is not None
         maker.stdin.write(json.dumps(request).encode())

@@ -42,6 +42,9 @@ from coterie.kuscia.identity.domain_identity import DomainIdentity
 log = logger("gateway.registration")
 
 CHECK_PERIOD = 30.0
+CHECK_PERIOD_OF_SEVERAL = 4.0
+"""Where there is another member to go to."""
+_NEXT_SECONDS = 0.5
 _BACKOFF = Policy(first=1.0, factor=2.0, limit=30.0)
 _LOST_BEFORE_MENDING = 3
 """Checks in a row: the route's own gateway heals a lost token by itself within this time, if the API can be read."""
@@ -82,6 +85,7 @@ class MasterLink:
         self.stage = LinkStage.LOOKING
         self.problem = ""
         """What stands in the way, in words for people; empty when nothing does."""
+        self._endpoints: tuple[MasterEndpoint, ...] = (settings.master, *settings.other_masters)
         self._endpoint: MasterEndpoint = settings.master
         self._token, self._pin = master_trust.split_token(settings.deploy_token)
         self.identity = identity
@@ -134,10 +138,28 @@ class MasterLink:
             except JoinFault as fault:
                 wait = backoff.failed()
                 self._warn(fault.step, str(fault), wait)
+                if self._go_to_next(fault):
+                    wait = min(wait, _NEXT_SECONDS)
             except master_trust.MasterNotTrusted as error:
                 wait = _BACKOFF.limit
                 self._warn("certificate", f"{self._client.address} is not trusted: {error}", wait)
             await self._pause(wait)
+
+    def _go_to_next(self, fault: JoinFault) -> bool:
+        """To another member of the control plane, where this one does not answer; False where there is none, or it refuses us."""
+        if len(self._endpoints) == 1 or not (fault.status == 0 or fault.status >= 500):
+            return False
+        position = self._endpoints.index(self._endpoint)
+        self._endpoint = self._endpoints[(position + 1) % len(self._endpoints)]
+        self._client = MasterClient(self._endpoint, self.identity)
+        log.info("Another member of the control plane is tried", address=self._client.address)
+        # The gateway follows at once: it has nothing to lose.
+        self.on_change()
+        return True
+
+    @property
+    def _check_period(self) -> float:
+        return CHECK_PERIOD if len(self._endpoints) == 1 else CHECK_PERIOD_OF_SEVERAL
 
     async def _pause(self, seconds: float) -> None:
         stopped = asyncio.ensure_future(self._stop.wait())
@@ -161,14 +183,14 @@ class MasterLink:
             found = await self._register(found.master, shown, trusted)
         if found.agreed is None:
             await self._handshake(found, shown)
-            return CHECK_PERIOD
+            return self._check_period
         answer = await self._client.probe(shown, found.agreed)
         self._lost = self._lost + 1 if answer.state in _UNKNOWN else 0
-        if self._lost >= _LOST_BEFORE_MENDING or _over(found.agreed, now):
+        if self._lost * self._check_period >= _LOST_BEFORE_MENDING * CHECK_PERIOD or _over(found.agreed, now):
             log.warning("The master does not know our token any more", master=found.master, state=answer.state)
             await self._handshake(found, shown)
         self._at(LinkStage.LINKED)
-        return CHECK_PERIOD
+        return self._check_period
 
     async def _check_certificate(self) -> tuple[x509.Certificate | None, bool]:
         shown = await self._client.fetch_certificate()
