@@ -55,6 +55,15 @@ sbom: $(STAMP)  ## write sbom.json: what Coterie is built from (CycloneDX)
 protos: $(STAMP)  ## compile the .proto files into the descriptor set that is checked in
 	$(BIN)/python scripts/compile_protos.py
 
+.PHONY: azurite lakes
+azurite:  ## run the tests of data sources on Azurite, the emulator of Azure Blob Storage (needs Node 20)
+	npm install --silent --no-fund --no-audit --prefix .tools/azurite azurite@3.35.0
+	$(BIN)/pytest -q tests/kuscia/datamesh/test_datamesh_source_azure.py
+
+lakes: $(STAMP)  ## run the tests of Delta and Iceberg tables, with the libraries of these extras
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --upgrade --target .tools/lakes -r scripts/lakes.txt
+	PYTHONPATH=.tools/lakes $(BIN)/pytest -q tests/kuscia/datamesh/test_datamesh_source_delta.py tests/kuscia/datamesh/test_datamesh_source_iceberg.py
+
 console:  ## build the console's page from web/ (needs Node 20)
 	cd web && npm ci --silent && npx tsc --noEmit && node build.mjs
 
