@@ -15,6 +15,7 @@ PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
 LOCKED = [
     ROOT / "requirements.txt",
     ROOT / "scripts" / "s3-server.txt",
+    ROOT / "scripts" / "lakes.txt",
     *sorted(ROOT.glob("src/coterie/engines/*/requirements.txt")),
 ]
 

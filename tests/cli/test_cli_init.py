@@ -131,14 +131,16 @@ def test_a_node_that_joins_with_a_file_brings_no_key(cli):
         pytest.param((*LITE, "-m", "https://m", "--join", "x"), "--join: stands beside masterEndpoint", id="two-ways"),
         pytest.param((*MASTER, "--join", "x"), "--join: is only for mode lite", id="join-of-a-master"),
         pytest.param(
-            (*MASTER, "-e", "mysql://u:pw@h/d"),
-            "--datastore-endpoint: this version has no store in MySQL",
+            (*MASTER, "-e", "mysql://u:pw@tcp(h)/d?colour=red"),
+            "--datastore-endpoint: unknown options: colour",
             id="datastore",
         ),
         pytest.param((*MASTER, "-p", "SSL"), "--protocol: must be one of", id="protocol"),
         pytest.param((*MASTER, "-l", "LOUD"), "--log-level: must be one of", id="log-level"),
         pytest.param(
-            ("--mode", "autonomy", "-d", "a", "-r", "runk"), "--runtime: this version cannot run pods in", id="runtime"
+            ("--mode", "autonomy", "-d", "a", "-r", "nspawn"),
+            "--runtime: must be one of runp, runc, runk",
+            id="runtime",
         ),
         pytest.param(("--mode", "master"), "both --mode and --domain are needed", id="no-domain"),
     ],

@@ -35,6 +35,8 @@ CALLS = int(os.environ.get("COTERIE_KILL_CALLS", "150"))
 EVERY = int(os.environ.get("COTERIE_KILL_EVERY", "30"))
 """Answers between two kills: so it is the same on slow machines."""
 AT_ONCE = 16
+PATIENCE = 180.0
+"""Seconds after which a client gives up: containers that are killed again and again wait before they are started again."""
 NAMES = ("first", "second", "third")
 PREFIX = "kills-"
 
@@ -181,7 +183,9 @@ class KilledNode:
     async def call(self, pool: Pool, number: int) -> tuple[int, bytes, int]:
         """As a careful client: it repeats with its key until there is an answer. Status, body, attempts."""
         headers = {"Host": "gateway", "Idempotency-Key": f"call {number}", "Coterie-Timeout": "15"}
-        for attempt in range(300):
+        attempt, end = 0, time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            attempt += 1
             try:
                 async with asyncio.timeout(20):
                     response = await pool.request("POST", f"/first?n={number}", headers, b"body")

@@ -11,7 +11,7 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
 from coterie.node import api_identity, config, join_bundle
 from coterie.node.parts import join
-from coterie.node.parts.agent import engine_settings
+from coterie.node.parts.engine_parts import engine_settings
 from coterie.node.parts.evidence import switched_off
 
 _MASTER = {"mode": "master", "domainID": "alice"}

@@ -25,6 +25,12 @@ from coterie.node.config.gateway import listen_addresses
 
 MASTER = {"mode": "master", "domainID": "alice"}
 AUTONOMY = {"mode": "autonomy", "domainID": "alice"}
+RUNK = {
+    **AUTONOMY,
+    "runtime": "runk",
+    "agent": {"address": "10.0.0.2"},
+    "capacity": {"cpu": 4, "memory": "8Gi"},
+}
 LITE = {"mode": "lite", "domainID": "alice", "masterEndpoint": "https://10.0.0.1:1080"}
 KEY = pki.key_pem(rsa.generate_private_key(public_exponent=65537, key_size=2048), pkcs1=True)
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "configuration.md"
@@ -200,12 +206,28 @@ USED = [
     ("traces.enabled", True, "traces.enabled", True, MASTER),
     ("traces.file", False, "traces.file", False, LITE),
     ("traces.otlp.endpoint", "https://c:4318", "traces.otlp.endpoint", "https://c:4318/v1/traces", AUTONOMY),
+    ("runk.namespace", "engines", "runk.namespace", "engines", RUNK),
+    ("runk.dnsServers[]", "10.0.0.9", "runk.dns_servers", ("10.0.0.9",), RUNK),
+    ("runk.kubeconfigFile", "/etc/kube", "runk.kubeconfig_file", "/etc/kube", RUNK),
+    ("runk.enableLogging", False, "runk.keep_logs", False, RUNK),
+    ("runk.logDirectory", "/logs", "runk.log_directory", "/logs", RUNK),
+    ("runk.logMaxFiles", 3, "runk.log_max_files", 3, RUNK),
+    ("runk.logMaxSize", "1Mi", "runk.log_max_bytes", 1 << 20, RUNK),
+    ("runk.podCIDRs[]", "10.244.0.0/16", "runk.pod_cidr", ("10.244.0.0/16",), RUNK),
+    ("runk.runtimeClassName", "kata", "runk.runtime_class", "kata", RUNK),
+    ("runk.imagePullSecrets[]", "registry", "runk.pull_secrets", ("registry",), RUNK),
+    ("runk.serviceAccountName", "engines", "runk.service_account", "engines", RUNK),
+    ("runk.runAsUser", 1000, "runk.run_as_user", 1000, RUNK),
+    ("runk.allowRoot", True, "runk.allow_root", True, RUNK),
+    ("runk.networkPolicies", False, "runk.network_policies", False, RUNK),
     ("runtime", "runp", "agent.port", 10250, AUTONOMY),
 ]  # fmt: skip
 TESTED_ELSEWHERE = {
     *(path for path in keys.USED if path.startswith("image.")),
     # tests/node/test_node_traces.py
     *(path for path in keys.USED if path.startswith("traces.otlp.") and path != "traces.otlp.endpoint"),
+    # tests/node/test_node_runk.py
+    *(path for path in keys.USED if path.startswith("runk.") and path.endswith(".*")),
     # tests/node/test_node_config.py
     *(path for path in keys.USED if path.startswith("dataMesh.dataProxyList")),
     "gateway.ingress.host",
@@ -454,8 +476,16 @@ REFUSED = [
     ("reserved", {**MASTER, "domainID": "kube-system"}, 'domainID: "kube-system" cannot be used'),
     ("dotted", {**MASTER, "domainID": "a.b"}, 'domainID: "a.b" cannot be used'),
     ("protocol", {**MASTER, "protocol": "SSL"}, 'protocol: must be one of NOTLS, TLS, MTLS, not "SSL"'),
-    ("runtime", {**AUTONOMY, "runtime": "nspawn"}, 'runtime: must be one of runp, runc, not "nspawn"'),
-    ("runk", {**AUTONOMY, "runtime": "runk"}, "runtime: this version cannot run pods in another cluster (runk); take runc"),
+    ("runtime", {**AUTONOMY, "runtime": "nspawn"}, 'runtime: must be one of runp, runc, runk, not "nspawn"'),
+    ("runk-capacity", {**RUNK, "capacity": {"cpu": 4}}, "capacity.memory: is missing: with runtime runk"),
+    ("runk-join", {**RUNK, "mode": "lite", "join": "x"}, "runtime: runk needs the domain's gateway"),
+    ("runk-namespace", {**RUNK, "runk": {"namespace": "A b"}}, 'runk.namespace: "A b" is no name'),
+    ("runk-dns", {**RUNK, "runk": {"dnsServers": ["dns.example"]}}, 'runk.dnsServers: "dns.example" is not an IP'),
+    ("runk-logs", {**RUNK, "runk": {"logDirectory": "logs"}}, 'runk.logDirectory: "logs" is not an absolute path'),
+    ("runk-affinity", {**RUNK, "runk": {"affinitiesToAdd": {"node": {}}}}, "runk.affinitiesToAdd: must be a mapping"),
+    ("runk-labels", {**RUNK, "runk": {"labelsToAdd": {"a": 1}}}, "runk.labelsToAdd: must be a mapping of texts"),
+    ("runk-range", {**RUNK, "runk": {"podCIDRs": ["10.1.2.3/8"]}}, "runk.podCIDRs: must be a list of ranges"),
+    ("runk-secret", {**RUNK, "runk": {"imagePullSecrets": ["a_b"]}}, 'runk.imagePullSecrets: "a_b" is no name'),
     ("container-runtime", {**AUTONOMY, "agent": {"containerRuntime": "docker"}}, "agent.containerRuntime: must be one of"),
     ("datastore", {**MASTER, "datastoreEndpoint": "mysql://u:S3CR3T@tcp(h)/d?colour=red"}, "datastoreEndpoint: unknown options: colour"),
     ("store-kind", {**MASTER, "store": "redis://u:S3CR3T@h/d"}, "store: redis:// is no kind of store"),

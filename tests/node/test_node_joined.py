@@ -19,7 +19,7 @@ from coterie.node import api_identity, config
 from coterie.node.cluster_network import ClusterNetwork, DomainServices, network_of
 from coterie.node.join_bundle import Bundle, make_bundle, read_bundle
 from coterie.node.parts import dns, join, pod_network
-from coterie.node.parts.agent import engine_settings
+from coterie.node.parts.engine_parts import engine_settings
 
 SERVICES = DomainServices(80, (9070, 9071), (9060, 9061), "TLS")
 BUNDLE = Bundle(

@@ -229,6 +229,12 @@ def switched_off(nodes: Sequence[NodeSettings], lines: Sequence[RouteLine]) -> l
             out.append(f"{node.domain}: pods may be privileged (agent.allowPrivileged: true)")
         if node.agent is not None and node.agent.allow_host_network:
             out.append(f"{node.domain}: pods may use the machine's network (agent.allowHostNetwork: true)")
+        if node.runk is not None and node.runk.allow_root:
+            out.append(f"{node.domain}: pods may run as root in the backing cluster (runk.allowRoot: true)")
+        if node.runk is not None and not node.runk.network_policies:
+            out.append(
+                f"{node.domain}: engines get no NetworkPolicy in the backing cluster (runk.networkPolicies: false)"
+            )
         if node.agent is not None and node.agent.host_paths:
             paths = ", ".join(node.agent.host_paths)
             out.append(f"{node.domain}: pods may use directories of the machine (agent.hostPaths: {paths})")

@@ -146,6 +146,12 @@ _INSTALL_ACTIONS = (
         "--print|--apply|--delete [options]",
     ),
 )
+_SERVICE_ACTIONS = (
+    Command("service install", "run a node as a service that starts with the machine", _NODE, "-c FILE [options]"),
+    Command("service upgrade", "use another version, and the old one if it fails", _NODE, "[--python FILE] [options]"),
+    Command("service uninstall", "stop a node and remove its service", _NODE, "[--keep-pods] [--purge] [options]"),
+    Command("service status", "list the services of nodes", _NODE, "[-o FORMAT]"),
+)
 _NODE_ACTIONS = (
     Command("node add", "register a machine and write its join file", _NODE, "NAME --address IP [-o FILE] [options]"),
     Command("node join", "make this machine a node", _NODE, "[FILE|-] [options]"),
@@ -202,6 +208,7 @@ COMMANDS = (
         "ACTION [options]",
         actions=_AUDIT_ACTIONS,
     ),
+    Command("service", "run a node under systemd", _NODE, "ACTION [options]", actions=_SERVICE_ACTIONS),
     Command(
         "store", "move, back up and check the objects of a node", _NODE, "ACTION [options]", actions=_STORE_ACTIONS
     ),

@@ -16,6 +16,7 @@ from pathlib import Path
 from coterie.base import child_logging
 from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.log import LogSettings, configure, logger, set_level
+from coterie.base.service_notice import READY, STOPPING, ServiceNotice
 from coterie.kube.control.leader import LeaderElected
 from coterie.kube.control.manager import Manager, Runnable
 from coterie.node.config import NodeSettings
@@ -32,6 +33,7 @@ async def run(
     settings: NodeSettings, clock: Clock = SYSTEM_CLOCK, *, file: Path | None = None, root: Path | None = None
 ) -> None:
     """Run a node until SIGTERM or SIGINT. `file`, `root`: what `settings` were loaded from, to be watched."""
+    service = ServiceNotice.taken()
     configure(_logging(settings, settings.log_level))
     for notice in settings.notices:
         if settings.agent is not None and notice.sentence == UNPRIVILEGED_SENTENCE:
@@ -63,8 +65,18 @@ async def run(
     from_terminal = sys.stdin.isatty() or sys.stderr.isatty()
     loop.add_signal_handler(signal.SIGHUP, stop if watch is None or from_terminal else watch.reload)
     _spare_the_collector()
-    await manager.run()
+    telling = asyncio.ensure_future(_tell_ready(manager, service))
+    try:
+        await manager.run()
+    finally:
+        telling.cancel()
+        service.send(STOPPING)
     log.info("The node stopped", domain=settings.domain)
+
+
+async def _tell_ready(manager: Manager, service: ServiceNotice) -> None:
+    await manager.ready.wait()
+    service.send(READY)
 
 
 def _logging(settings: NodeSettings, level: str) -> LogSettings:

@@ -8,6 +8,8 @@ import pytest
 from server_kit import Api
 
 from coterie.base.clock import VirtualClock
+from coterie.kube.api import errors
+from coterie.kube.apiserver import bootstrap
 from coterie.kube.apiserver.bootstrap import ServerEndpoint, own_endpoints
 from coterie.kube.apiserver.members import DURATION, FORGOTTEN, ServerMember, living, observed
 from coterie.kube.apiserver.server import ApiServer, Settings
@@ -83,5 +85,25 @@ async def test_endpoints_are_those_of_all_that_live():
     await a.server.leave()
     await clock.advance(5)
     assert (await a.ok("GET", LEASES))["items"] == [], "who has left does not come back"
+    await a.server.stop()
+    await store.close()
+
+
+async def test_members_that_publish_at_once_do_not_disturb_each_other(monkeypatch: pytest.MonkeyPatch):
+    """A member that starts while another writes the same objects: it was stopped by the conflict once."""
+    clock, store = VirtualClock(), MemoryStore()
+    await store.open()
+    a = await member(store, clock, "a")
+    real, lost = bootstrap.ensure_own_service, []
+
+    async def late(send: Any, cluster_ip: str, servers: Any) -> None:
+        if len(lost) < 2:
+            lost.append(servers)
+            raise errors.Conflict("the object has been modified")
+        await real(send, cluster_ip, servers)
+
+    monkeypatch.setattr(bootstrap, "ensure_own_service", late)
+    await a.server.publish("10.0.0.1", 6443)
+    assert await addresses(a) == ["10.0.0.1"] and len(lost) == 2
     await a.server.stop()
     await store.close()

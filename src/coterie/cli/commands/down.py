@@ -11,14 +11,9 @@ from pathlib import Path
 from coterie.cli import arguments as options
 from coterie.cli import background, network
 from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.node_stop import remove_files, stop_gateways, stop_pods
 from coterie.cli.progress import working
 from coterie.cli.session import root_of
-from coterie.kube.agent.images.store import remove_tree
-from coterie.kube.agent.runtimes.halt_node import halt_node
-from coterie.kube.agent.runtimes.protocol import RuntimeFailure
-from coterie.kuscia.gateway import orphaned_envoy
-from coterie.kuscia.gateway.envoy import EnvoySettings
-from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import NodeSettings
 
 HELP = """
@@ -31,7 +26,6 @@ Examples:
   coterie down --root /srv/coterie --purge  # also remove the files of the domains
 """
 _NODE_GRACE = 10.0
-_GATEWAY_GRACE = 5.0
 
 
 def arguments(parser: options.Parser) -> None:
@@ -65,16 +59,14 @@ def run(args: argparse.Namespace, app: App) -> int:
             raise CliError(f"Error: {problem}; run this as the user who started it") from problem
         _refuse_foreign_nodes(nodes)
         step.update("stopping gateways")
-        asyncio.run(_stop_gateways(nodes))
+        asyncio.run(stop_gateways(nodes))
         if not args.keep_pods:
             step.update("stopping pods")
-            pods = asyncio.run(_stop_pods(nodes, args.grace, forget=args.purge))
+            pods = asyncio.run(stop_pods(nodes, args.grace, forget=args.purge))
         if args.purge:
             step.update("removing files")
             for node in nodes:
-                # Sockets of a deep root lie elsewhere.
-                remove_tree(GatewayPaths.of(node.paths).run)
-                remove_tree(node.paths.home)
+                remove_files(node)
     for node in nodes:
         app.say(_summary(node.domain, node.paths in ran, pods.get(node.domain, 0), args.purge))
     if args.purge:
@@ -92,30 +84,6 @@ def _refuse_foreign_nodes(nodes: list[NodeSettings]) -> None:
                     f"Error: something that `coterie up` did not start serves {node.domain} at {place.address}:{port}; "
                     "stop it first"
                 )
-
-
-async def _stop_gateways(nodes: list[NodeSettings]) -> None:
-    """A gateway outlives a node that was killed, so that partners notice nothing. Now they shall."""
-    left = []
-    for node in nodes:
-        places = GatewayPaths.of(node.paths)
-        envoy = EnvoySettings(node.domain, places.directory, places.run, places.logs)
-        pid = orphaned_envoy.running(envoy.pid_file, envoy.bootstrap)
-        if pid is not None:
-            left.append(orphaned_envoy.end(pid, _GATEWAY_GRACE))
-    await asyncio.gather(*left)
-
-
-async def _stop_pods(nodes: list[NodeSettings], grace: float, *, forget: bool) -> dict[str, int]:
-    """How many pods of each domain ran."""
-    agents = [(node, node.agent) for node in nodes if node.agent is not None]
-    try:
-        counts = await asyncio.gather(
-            *(halt_node(node.paths.run, agent.node_name, grace, forget=forget) for node, agent in agents)
-        )
-    except RuntimeFailure as problem:
-        raise CliError(f"Error: the pods could not be stopped: {problem}; try again") from problem
-    return {node.domain: count for (node, _), count in zip(agents, counts, strict=True)}
 
 
 def _summary(domain: str, ran: bool, pods: int, purged: bool) -> str:

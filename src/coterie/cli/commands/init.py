@@ -79,7 +79,7 @@ def arguments(parser: Parser) -> None:
         "--runtime",
         metavar="NAME",
         default="runp",
-        help="what runs pods: runp (processes, the default) or runc (containers)",
+        help="what runs pods: runp (processes, the default), runc (containers) or runk (pods of another cluster)",
     )
     add("-l", "--log-level", metavar="LEVEL", default="INFO", help="DEBUG, INFO (default), WARN or ERROR")
     add(
@@ -98,11 +98,13 @@ def arguments(parser: Parser) -> None:
         "--datastore-endpoint",
         metavar="DSN",
         default="",
-        help="not supported: objects are stored in a local file",
+        help="database for the objects (default: a file below the root)",
     )
     add("--enable-workload-approve", action="store_true", help="jobs of partners need approval here")
     parser.complete(
-        protocol=("MTLS", "TLS", "NOTLS"), runtime=("runp", "runc"), log_level=("DEBUG", "INFO", "WARN", "ERROR")
+        protocol=("MTLS", "TLS", "NOTLS"),
+        runtime=("runp", "runc", "runk"),
+        log_level=("DEBUG", "INFO", "WARN", "ERROR"),
     )
 
 
@@ -177,6 +179,8 @@ def _values(options: InitOptions) -> dict[str, str]:
     values = {key: _scalar(value) for key, value in given.items() if value}
     if options.workload_approve:
         values["enableWorkloadApprove"] = "true"
+    if options.mode != "master" and options.runtime.lower() == "runk":
+        values |= template.RUNK
     return values
 
 

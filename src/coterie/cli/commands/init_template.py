@@ -23,10 +23,17 @@ _SETTINGS = {
     "liteDeployToken": "",
     "join": "Join file from `coterie node add`; it contains a private key.",
     "datastoreEndpoint": "Database for the objects (Kuscia's name of `store`).",
-    "runtime": "Container runtime: runp (confined processes).",
+    "runtime": "Container runtime: runp (confined processes), runc (containers), runk (pods of another Kubernetes cluster).",
+    "capacity": "What the node offers of the backing cluster: set it to what the domain may use there.",
+    "runk": "The backing cluster. An empty kubeconfigFile: the service account of the pod in which this node runs.",
     "enableWorkloadApprove": "All jobs and deployments of partners wait for approval here.",
 }
 """Chosen or not there at all."""
+RUNK = {
+    "capacity": '{cpu: "4", memory: 8Gi}',
+    "runk": '{namespace: "", kubeconfigFile: ""}',
+}
+"""Of a node whose pods run in another cluster."""
 _COMMON = """\
 # Authentication at the public port: MTLS (client certificate), TLS (no client certificate), NOTLS (plain text).
 {protocol}

@@ -23,7 +23,7 @@ from coterie.kube.agent.node.facts import MachineFacts
 from coterie.kube.agent.pods.downward import DownwardNodeInfo
 from coterie.kube.agent.pods.environment import Lookup
 from coterie.kube.agent.runtimes.protocol import Mount, PodNetworkClass
-from coterie.kube.agent.volumes.volumes import PodVolumes
+from coterie.kube.agent.volumes.volumes import VolumeFiles
 from coterie.kube.api.meta import Object
 
 
@@ -100,7 +100,7 @@ class AgentPlugin(Protocol):
         pod: Object,
         container: Object,
         variables: Mapping[str, str],
-        volumes: PodVolumes,
+        volumes: VolumeFiles,
         lookup: Lookup,
         facts: DownwardNodeInfo,
         directory: Path,
@@ -136,7 +136,7 @@ class PodNetworkPlugin:
         pod: Object,
         container: Object,
         variables: Mapping[str, str],
-        volumes: PodVolumes,
+        volumes: VolumeFiles,
         lookup: Lookup,
         facts: DownwardNodeInfo,
         directory: Path,

@@ -33,6 +33,7 @@ ADDRESS, VERSION, STORE = "coterie.io/address", "coterie.io/version", "coterie.i
 """Annotations: where the member's API is reached, what it runs, where its objects are (without passwords)."""
 PREFIX = "apiserver-"
 DURATION, RENEW = 10.0, 2.0
+_ATTEMPTS = 10
 FORGOTTEN = 600.0
 """Seconds after which the Lease of a member that was killed is removed."""
 
@@ -117,7 +118,7 @@ class ServerMembers:
         if alive != self._published:
             log.info("API servers of this control plane", addresses=[str(each) for each in alive])
         # Also where nothing changed here: another member may have written what it knew before.
-        await bootstrap.ensure_own_service(self._send, self._cluster_ip, alive)
+        await self._publish(alive)
         self._published = alive
 
     async def run(self) -> None:
@@ -139,9 +140,18 @@ class ServerMembers:
             await bootstrap.delete(self._send, f"{LEASES_PATH}/{PREFIX}{self._member.name}")
             others = [each for each in living(self._seen, self._clock.monotonic(), "") if each != self._endpoint]
             if others:
-                await bootstrap.ensure_own_service(self._send, self._cluster_ip, others)
+                await self._publish(others)
         except errors.ApiError as problem:
             log.warning("The Lease of this API server cannot be removed; it will expire", error=problem)
+
+    async def _publish(self, servers: Sequence[ServerEndpoint]) -> None:
+        """Others write the same objects at the same time, at most the same things: who comes second looks again."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return await bootstrap.ensure_own_service(self._send, self._cluster_ip, servers)
+            except errors.Conflict:
+                if attempt == _ATTEMPTS - 1:
+                    raise
 
     def _members(self) -> list[Object]:
         return [

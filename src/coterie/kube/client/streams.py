@@ -214,15 +214,17 @@ async def exec_stream(
     tty: bool = False,
     timeout: float = 30.0,
     credentials: Credentials | None = None,
+    attach: bool = False,
 ) -> AsyncIterator[Remote]:
-    """Run a command in a container; it is ended when the block is left. `timeout` is for the beginning only."""
+    """Run a command in a container; it is ended when the block is left. `timeout` is for the beginning only. `attach`: to
+    the container's own process, with no command."""
     asked = [(name, "true") for name, on in (("stdin", stdin), ("stdout", stdout), ("tty", tty)) if on]
     if stderr and not tty:
         asked.append(("stderr", "true"))  # a terminal has one output
     if container:
         asked.append(("container", container))
     asked += [("command", word) for word in command]
-    where = f"{quote(path(_PODS, namespace, pod, 'exec'))}?{urlencode(asked)}"
+    where = f"{quote(path(_PODS, namespace, pod, 'attach' if attach else 'exec'))}?{urlencode(asked)}"
     try:
         async with asyncio.timeout(timeout):
             remote = await _upgrade(connection, where, credentials or credentials_for(connection))

@@ -23,7 +23,7 @@ from coterie.kube.agent.pods.environment import Lookup
 from coterie.kube.agent.runtimes.protocol import Mount, PodKind, PodNetworkClass
 from coterie.kube.agent.volumes import atomic
 from coterie.kube.agent.volumes.atomic import FileContent
-from coterie.kube.agent.volumes.volumes import PodVolumes, user_of
+from coterie.kube.agent.volumes.volumes import VolumeFiles, user_of
 from coterie.kube.api import quantity
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
@@ -226,7 +226,7 @@ class EnginePlugin:
         pod: Object,
         container: Object,
         variables: Mapping[str, str],
-        volumes: PodVolumes,
+        volumes: VolumeFiles,
         lookup: Lookup,
         facts: DownwardNodeInfo,
         directory: Path,
@@ -253,7 +253,7 @@ class EnginePlugin:
     # Rendering.
 
     async def _rendered(
-        self, pod: Object, container: Object, variables: Mapping[str, str], volumes: PodVolumes, lookup: Lookup
+        self, pod: Object, container: Object, variables: Mapping[str, str], volumes: VolumeFiles, lookup: Lookup
     ) -> dict[tuple[str, str], Path]:
         marks = pod["metadata"].get("annotations") or {}
         volume = marks.get(labels.KUSCIA_CONFIG_TEMPLATE_VOLUMES)

@@ -1,4 +1,4 @@
-"""Objects in a bucket (S3, OSS, MinIO ...), below one prefix.
+"""Objects in a bucket (S3, OSS, MinIO, and by clients of their own Azure Blob Storage ...), below one prefix.
 
 An object is there, whole, when its upload is completed, and never before: the store's own promise. Small tables go in
 one request, larger ones in parts; a failure abandons the parts. Tables that are read in order come as one stream, which
@@ -19,6 +19,7 @@ import aiohttp
 import pyarrow as pa
 
 from coterie.kuscia.sources.files import FileOutput, FileReader, FileSource, FoundFiles, Parts
+from coterie.kuscia.sources.object_client import ObjectClient
 from coterie.kuscia.sources.protocol import DataNotFound, DataSource, SourceError, SourceInfo, SourceUnreachable
 from coterie.kuscia.sources.s3_client import S3Client
 from coterie.kuscia.sources.worker_thread import LoopFile
@@ -31,11 +32,11 @@ T = TypeVar("T")
 
 
 def s3(info: SourceInfo) -> DataSource:
-    return FileSource(S3Store(S3Client(info), info.prefix))
+    return FileSource(ObjectStore(S3Client(info), info.prefix))
 
 
-class S3Store:
-    def __init__(self, client: S3Client, prefix: str) -> None:
+class ObjectStore:
+    def __init__(self, client: ObjectClient, prefix: str) -> None:
         self._client = client
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
 
@@ -74,7 +75,7 @@ class S3Store:
 
 
 class _S3Reading:
-    def __init__(self, client: S3Client, prefix: str) -> None:
+    def __init__(self, client: ObjectClient, prefix: str) -> None:
         self._client, self._prefix = client, prefix
         self._loop = asyncio.get_running_loop()
         self._waiting: concurrent.futures.Future[Any] | None = None
@@ -122,7 +123,7 @@ class _S3Reading:
 class _Stream:
     """One request whose body is read as it is needed; a broken line is taken up where it broke."""
 
-    def __init__(self, client: S3Client, key: str, found: FoundFiles) -> None:
+    def __init__(self, client: ObjectClient, key: str, found: FoundFiles) -> None:
         self._client, self._key, self._found = client, key, found
         self._position = 0
         self._answer: aiohttp.ClientResponse | None = None
@@ -207,7 +208,7 @@ class RangeFile(io.RawIOBase):
 
 
 class _S3Output:
-    def __init__(self, client: S3Client, key: str) -> None:
+    def __init__(self, client: ObjectClient, key: str) -> None:
         self._client, self._key = client, key
         self._upload = ""
         self._tags: list[str] = []

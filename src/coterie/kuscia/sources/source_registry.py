@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
+from coterie.kuscia.sources.azure_blobs import azure_blobs
 from coterie.kuscia.sources.delta import delta
 from coterie.kuscia.sources.http_files import http_files
+from coterie.kuscia.sources.iceberg import iceberg
 from coterie.kuscia.sources.localfs import localfs
 from coterie.kuscia.sources.mysql import mysql
 from coterie.kuscia.sources.postgresql import postgresql
@@ -23,10 +25,12 @@ Opener = Callable[[SourceInfo], DataSource]
 BUILT_IN: Mapping[str, Opener] = {
     "localfs": localfs,
     "oss": s3,
+    "azure": azure_blobs,
     "mysql": mysql,
     "postgresql": postgresql,
     "http": http_files,
     "delta": delta,
+    "iceberg": iceberg,
 }
 _METHODS = ("__aenter__", "__aexit__", "schema", "read", "write", "delete")
 

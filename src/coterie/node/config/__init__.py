@@ -25,6 +25,7 @@ from coterie.node.config.settings import (
     NetworkConfig,
     NodeSettings,
     Notice,
+    RunkConfig,
 )
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "NetworkConfig",
     "NodeSettings",
     "Notice",
+    "RunkConfig",
     "changed_keys",
     "load",
     "parse",

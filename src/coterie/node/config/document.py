@@ -33,7 +33,7 @@ from coterie.kuscia.api.types.domain import RESERVED_DOMAINS
 from coterie.kuscia.datamesh.settings import DataProxy
 from coterie.kuscia.kusciaapi.settings import Timeouts
 from coterie.kuscia.transport.settings import QueueLimits
-from coterie.node.config import gateway, images, keys, kubernetes, ports
+from coterie.node.config import gateway, images, keys, kubernetes, ports, runk
 from coterie.node.config.reading import PORTS, PORTS_OR_ANY, Block, ConfigError
 from coterie.node.config.settings import (
     AgentConfig,
@@ -61,7 +61,7 @@ _PROFILES = {
 }
 """How soon the pods of a lost node are replaced: within 40 s, or within 10 s at the price of more heartbeats."""
 MODES = ("master", "lite", "autonomy")
-RUNTIMES = ("runp", "runc")
+RUNTIMES = ("runp", "runc", runk.RUNK)
 CONTAINER_RUNTIMES = ("auto", "containerd", "runc", "crun")
 LOG_LEVELS = ("DEBUG", "INFO", "WARN", "ERROR")
 READABLE_SENTENCE = "Others can read the configuration, which holds a secret; run chmod 600 on it"
@@ -132,8 +132,16 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
     base = root or (Path(given_root).expanduser() if given_root else default_root())
     paths = DomainPaths.of(base.absolute(), domain)
     runtime = _runtime(top) if mode != "master" else RUNTIMES[0]
-    section = gateway.read(top, mode, domain, paths, ports.lowest_port() if lowest_port is None else lowest_port)
+    backing = runtime == runk.RUNK
     join = _join(top, mode)
+    if backing and join is not None:
+        raise top.refused(
+            "runtime", "runk needs the domain's gateway on the node, and a node that joins with a file has none"
+        )
+    own = _own_address(top) if backing else ""
+    section = gateway.read(
+        top, mode, domain, paths, ports.lowest_port() if lowest_port is None else lowest_port, inner_address=own
+    )
     registers = mode == "lite" and join is None
     network = _network(top.block("network"))
     collected = top.block("garbageCollection")
@@ -167,14 +175,14 @@ def parse(document: Any, root: Path | None = None, *, lowest_port: int | None = 
         only_namespace=domain if registers else "",
         controllers=_controllers(top.block("controllers")),
         network=network,
-        agent=_agent(top, network, runtime, joins=join is not None) if mode != "master" else None,
+        agent=_agent(top, network, runtime, joins=join is not None, own=own) if mode != "master" else None,
         images=images.read(top.block("image")),
         join=join,
         workload_approve=top.optional_flag("enableWorkloadApprove"),
         job_gc_hours=collected.block("kusciaJobGC").number("durationHours", 720, 1),
         data_gc_hours=data_hours if data.flag("enable", False) else None,
         inline_files=section.inline_files,
-        notices=(*keys.notices(document, mode), *section.notices),
+        notices=(*keys.notices(document, mode, runtime), *section.notices),
     )
     made = kubernetes.restrict(top, made)
     return replace(made, console=_console_apart(made))
@@ -225,15 +233,27 @@ def _join(top: Block, mode: str) -> Path | None:
 
 
 def _runtime(top: Block) -> str:
-    if top.text("runtime", "").lower() == "runk":
-        raise top.refused(
-            "runtime",
-            "this version cannot run pods in another cluster (runk); take runc (containers) or runp (processes)",
-        )
     return top.choice("runtime", RUNTIMES[0], RUNTIMES)
 
 
-def _agent(top: Block, network: NetworkConfig, runtime: str, *, joins: bool) -> AgentConfig:
+def _own_address(top: Block) -> str:
+    """Where pods of another cluster reach this node."""
+    given = top.block("agent").text("address", "") or runk.own_address()
+    if not given:
+        raise top.block("agent").refused(
+            "address", "is missing, and this machine has no address but its own; pods of another cluster need one"
+        )
+    for key in ("cpu", "memory"):
+        if top.block("capacity").raw(key) is None:
+            raise top.block("capacity").refused(
+                key,
+                "is missing: with runtime runk the node offers what you say of the backing cluster, such as 8 or 16Gi",
+            )
+    return given
+
+
+def _agent(top: Block, network: NetworkConfig, runtime: str, *, joins: bool, own: str = "") -> AgentConfig:
+    """`own`: the node's address, where none is given."""
     block, given, kept = (top.block(name) for name in ("agent", "capacity", "reservedResources"))
     name = block.text("nodeName", "" if joins else socket.gethostname().lower())
     if dns_subdomain_faults(name) and not (joins and not name):
@@ -245,7 +265,8 @@ def _agent(top: Block, network: NetworkConfig, runtime: str, *, joins: bool) -> 
         raise block.refused("hostPaths", "must be a list of absolute paths")
     return AgentConfig(
         node_name=name,
-        address=block.address("address", default.address),
+        address=block.address("address", own or default.address),
+        runk=runk.read(top.block("runk")) if runtime == runk.RUNK else None,
         port=block.number("port", default.port, *PORTS_OR_ANY),
         taint=block.flag("taint", default.taint),
         host_paths=host_paths,

@@ -44,11 +44,15 @@ class GatewaySection:
     notices: tuple[Notice, ...]
 
 
-def read(document: Block, mode: str, domain: str, paths: DomainPaths, lowest_port: int) -> GatewaySection:
+def read(
+    document: Block, mode: str, domain: str, paths: DomainPaths, lowest_port: int, *, inner_address: str = ""
+) -> GatewaySection:
+    """`inner_address`: where pods reach the node, when that is not this machine alone."""
     inner, outer = listen_addresses(
         document.block("agent").text("address", "") if mode != "master" else "",
         document.block("apiServer").text("host", "") if mode != "lite" else "",
     )
+    inner = inner_address or inner
     notices: list[Notice] = []
 
     def usual(block: Block, port: int) -> int:

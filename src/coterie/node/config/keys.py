@@ -34,7 +34,11 @@ USED = (
     "kusciaAPI.readTimeout", "kusciaAPI.idleTimeout",
     "confManager.HTTPPort", "confManager.GRPCPort",
     "confManager.readTimeout", "confManager.writeTimeout", "confManager.idleTimeout",
+    "runk.namespace", "runk.dnsServers[]", "runk.kubeconfigFile", "runk.enableLogging", "runk.logDirectory", "runk.logMaxFiles",
+    "runk.logMaxSize",
     # Ours alone.
+    "runk.podCIDRs[]", "runk.labelsToAdd.*", "runk.annotationsToAdd.*", "runk.affinitiesToAdd.*", "runk.runtimeClassName",
+    "runk.imagePullSecrets[]", "runk.serviceAccountName", "runk.runAsUser", "runk.allowRoot", "runk.networkPolicies",
     "store", "datastoreEndpoint", "root", "logFormat", "join", "logrotate.maxTotalSizeMB",
     "apiServer.host", "apiServer.port", "apiServer.names[]", "apiServer.eventTTLSeconds", "apiServer.auditLog",
     "apiServer.auditPolicy", "apiServer.kubeconfig",
@@ -72,7 +76,7 @@ USED = (
 )  # fmt: skip
 
 _LEAVE = "leave it out; "
-_NOT_RUNK = _LEAVE + "pods run on this machine (runtime: runp or runc)"
+_NOT_RUNK = "what Kuscia has as a provider of the agent is the section runk; " + _LEAVE + "or write it there"
 _FIXED = _LEAVE + "calls that it makes itself have fixed time limits"
 
 WITHOUT_EFFECT = {
@@ -80,13 +84,6 @@ WITHOUT_EFFECT = {
     "debug": _LEAVE + "there is no profiling port; logLevel: DEBUG shows more",
     "debugPort": _LEAVE + "there is no profiling port",
     "metricUpdatePeriod": _LEAVE + "metrics are measured when somebody scrapes",
-    "runk.namespace": _NOT_RUNK,
-    "runk.dnsServers[]": _NOT_RUNK,
-    "runk.kubeconfigFile": _NOT_RUNK,
-    "runk.enableLogging": _NOT_RUNK,
-    "runk.logDirectory": _NOT_RUNK,
-    "runk.logMaxFiles": _NOT_RUNK,
-    "runk.logMaxSize": _NOT_RUNK,
     "gateway.handshake.host": _LEAVE + "the handshake server has a private socket, no port",
     "gateway.handshake.port": _LEAVE + "the handshake server has a private socket, no port",
     "kusciaAPI.HTTPInternalPort": _LEAVE + "what lites send comes through a private socket, not a port",
@@ -123,7 +120,17 @@ ONLY_IN = {
         ("master", "autonomy"),
     ),
     **dict.fromkeys(
-        ("agent", "dataMesh", "transport", "capacity", "image", "reservedResources", "runtime", "gateway.internal"),
+        (
+            "agent",
+            "dataMesh",
+            "transport",
+            "capacity",
+            "image",
+            "reservedResources",
+            "runtime",
+            "runk",
+            "gateway.internal",
+        ),
         ("lite", "autonomy"),
     ),
     "functions": ("autonomy",),
@@ -187,7 +194,7 @@ def _check(value: Any, known: Tree, path: str) -> None:
         _check(each, known[key], here)
 
 
-def notices(document: Mapping[Any, Any], mode: str) -> Iterator[Notice]:
+def notices(document: Mapping[Any, Any], mode: str, runtime: str) -> Iterator[Notice]:
     """What is in the file and has no effect, each named once."""
     names = {re.split(r"\[\]|\.\*", path)[0]: advice for path, advice in WITHOUT_EFFECT.items()}
     for name, advice in names.items():
@@ -196,6 +203,8 @@ def notices(document: Mapping[Any, Any], mode: str) -> Iterator[Notice]:
     for name, modes in ONLY_IN.items():
         if mode not in modes and not blank(_value(document, name)):
             yield Notice(MEANINGLESS_SENTENCE, name, f"mode {mode}", "leave it out")
+    if mode != "master" and runtime != "runk" and not blank(document.get("runk")):
+        yield Notice(UNUSED_SENTENCE, "runk", advice=_LEAVE + f"pods run on this machine (runtime: {runtime})")
     if mode == "lite" and not blank(document.get("join")):
         for name in NOT_OF_JOINED:
             if not blank(document.get(name)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from coterie.base.log_rotation import STANDARD, Rotation
 from coterie.base.paths import DomainPaths
@@ -82,6 +83,46 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RunkConfig:
+    """`runk`: the backing cluster in which the pods run (`runtime: runk`)."""
+
+    namespace: str = ""
+    """Where the copies are; empty: the namespace of the kubeconfig's context, or that of the pod the node runs in."""
+    kubeconfig_file: str = ""
+    """`kubeconfigFile`; empty: the service account of the pod in which the node runs."""
+    dns_servers: tuple[str, ...] = ()
+    """`dnsServers`: what engines ask; empty: the node's own server."""
+    pod_cidr: tuple[str, ...] = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
+    """`podCIDRs`: addresses that pods of the backing cluster have; the node's DNS answers no others."""
+    keep_logs: bool = True
+    """`enableLogging`: whether output of pods is also kept in files of this node, where jobs' logs are searched."""
+    log_directory: str = ""
+    """`logDirectory`; empty: var/stdout/pods."""
+    log_max_files: int = 0
+    """`logMaxFiles`; 0: as `logrotate.maxFiles`."""
+    log_max_bytes: int = 0
+    """`logMaxSize`; 0: as `logrotate.maxFileSizeMB`, else 10 MB."""
+    labels: dict[str, str] = field(default_factory=dict)
+    """`labelsToAdd`."""
+    annotations: dict[str, str] = field(default_factory=dict)
+    """`annotationsToAdd`."""
+    affinity: dict[str, Any] = field(default_factory=dict)
+    """`affinitiesToAdd`: beside the pod's own."""
+    runtime_class: str = ""
+    """`runtimeClassName`, such as kata."""
+    pull_secrets: tuple[str, ...] = ()
+    """`imagePullSecrets`: Secrets of the backing namespace with credentials of registries."""
+    service_account: str = ""
+    """`serviceAccountName` of the pods; its token is never mounted."""
+    run_as_user: int = 10001
+    """`runAsUser` of containers that name no user."""
+    allow_root: bool = False
+    """`allowRoot`: whether pods may run as root, or as whom their image says."""
+    network_policies: bool = True
+    """`networkPolicies`: whether engines get a NetworkPolicy."""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentConfig:
     """`agent`, `capacity`, `reservedResources`: the node agent (modes lite and autonomy)."""
 
@@ -104,7 +145,9 @@ class AgentConfig:
     link_routes: bool = True
     """`linkRoutes`: whether nodes on the same link are reached without VXLAN where the link lets such frames pass."""
     runtime: str = "runp"
-    """`runtime`: what runs pods that name no RuntimeClass; runp or runc."""
+    """`runtime`: what runs pods that name no RuntimeClass; runp or runc. runk: all pods run in a backing cluster."""
+    runk: RunkConfig | None = None
+    """Of nodes with `runtime: runk`."""
     container_runtime: str = "auto"
     """`containerRuntime`: what runs containers of the handler runc; auto, containerd, runc or crun."""
     lease_seconds: int = 40
@@ -345,3 +388,8 @@ class NodeSettings:
     """DomainData that engines made longer ago are deleted; None: never."""
     inline_files: tuple[InlineFile, ...] = ()
     notices: tuple[Notice, ...] = ()
+
+    @property
+    def runk(self) -> RunkConfig | None:
+        """Of a node whose pods run in a backing cluster."""
+        return self.agent.runk if self.agent is not None else None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from functools import cache
 
 from coterie.base.clock import Clock
 from coterie.base.log import logger
@@ -24,26 +22,24 @@ from coterie.kube.control.manager import Runnable
 from coterie.kube.network.overlay.controller import OverlayController
 from coterie.kube.network.policies.enforcer import PolicyEnforcer
 from coterie.kube.network.ports.publisher import PortPublisher
-from coterie.kuscia.api.log_query import ALL_SOURCES, DATAMESH, ENGINE, GATEWAY, USAGE
 from coterie.kuscia.api.types.job import APP_IMAGES
 from coterie.kuscia.control.log_index import PodLogIndex
 from coterie.kuscia.control.log_search import NodeLogSearch
 from coterie.kuscia.control.usage_log import USAGE_LOG, UsageLog
 from coterie.kuscia.engine.certificates import DomainAuthority, EngineCertificateIssuer
-from coterie.kuscia.engine.engine_plugin import EnginePlugin, EngineSettings
+from coterie.kuscia.engine.engine_plugin import EnginePlugin
 from coterie.kuscia.engine.log_index_plugin import LogIndexPlugin
 from coterie.kuscia.engine.remote_engines import RemoteGateway
 from coterie.kuscia.engine.remote_groups import AppliedRemotePods, RemoteGroups
-from coterie.kuscia.engine.templates.config_store import ConfigStore, DomainConfig, NoConfigStore, SealedConfig
 from coterie.kuscia.engine.usage_recorder import EngineUsageRecorder
 from coterie.kuscia.gateway.callers import PodCallers
-from coterie.kuscia.identity import domain_identity
 from coterie.node.config import AgentConfig, NodeSettings
 from coterie.node.join_bundle import Bundle
 from coterie.node.parts import container_runtime
 from coterie.node.parts.agent_endpoint import AgentPort, AgentTls
 from coterie.node.parts.context import NodeContext
 from coterie.node.parts.dns import pod_dns
+from coterie.node.parts.engine_parts import StaleCallers, config_store, engine_settings, logged_here
 from coterie.node.parts.pod_network import DNS_PORT, PodNetworkPart, shared_images
 from coterie.node.parts.policies import PolicyPlugin
 from coterie.node.parts.services import HostPortPlugin
@@ -53,8 +49,6 @@ _NO_WAY = (
     "this node has no network to the other machines of its domain, where the gateway and the data mesh are: that needs a node "
     "that runs as root and can isolate pods"
 )
-_ADOPTION_SECONDS = 60.0
-"""For an agent that was restarted to look at all its pods."""
 
 
 def build(node: NodeContext) -> list[list[Runnable]]:
@@ -122,13 +116,13 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
     )
     port.devices = agent.devices
     port.log_search = NodeLogSearch(
-        settings.paths, settings.domain, clock, node=chosen.node_name, index=index, sources=_logged_here(settings)
+        settings.paths, settings.domain, clock, node=chosen.node_name, index=index, sources=logged_here(settings)
     )
     node.provide("devices", agent.devices)
     if check is not None:
         check.on_change = agent.node.update_conditions
     _runtime, *rest = agent.groups
-    last: list[Runnable] = [usage, *([_StaleCallers(callers, clock)] if callers is not None else [])]
+    last: list[Runnable] = [usage, *([StaleCallers(callers, clock)] if callers is not None else [])]
     overlay = node.find("overlay", OverlayController)
     if overlay is not None and overlay.selector:
         last.append(
@@ -149,13 +143,6 @@ def agent_groups(node: NodeContext, chosen: AgentConfig) -> list[list[Runnable]]
         *rest,
         last,
     ]
-
-
-def _logged_here(settings: NodeSettings) -> tuple[str, ...]:
-    """Beside a control plane the node's own log is that of the control plane, which searches it itself."""
-    if settings.mode == "lite" or settings.join is not None:
-        return ALL_SOURCES
-    return ENGINE, GATEWAY, DATAMESH, USAGE
 
 
 def _share_images(store: ImageStore, settings: NodeSettings) -> None:
@@ -197,50 +184,6 @@ def _network_check(
     )
 
 
-class _StaleCallers:
-    """A Runnable: once the agent had time to find its pods again, the gateway forgets those that are gone."""
-
-    name = "stale-callers"
-
-    def __init__(self, callers: PodCallers, clock: Clock) -> None:
-        self.ready = asyncio.Event()
-        self._callers = callers
-        self._clock = clock
-        self._stop = asyncio.Event()
-
-    def stop(self) -> None:
-        self._stop.set()
-
-    async def run(self) -> None:
-        self.ready.set()
-        adopting = asyncio.ensure_future(self._clock.sleep(_ADOPTION_SECONDS))
-        stopping = asyncio.ensure_future(self._stop.wait())
-        try:
-            await asyncio.wait((adopting, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not self._stop.is_set():
-                self._callers.drop_stale()
-                await stopping
-        finally:
-            adopting.cancel()
-            stopping.cancel()
-
-
-def engine_settings(settings: NodeSettings, chosen: AgentConfig) -> EngineSettings:
-    """Config templates get the protocol of KusciaAPI, which may differ from the gateway's."""
-    joined = settings.join is not None
-    return EngineSettings(
-        domain=settings.domain,
-        # The domain's files are where its data mesh is.
-        data=None if joined else settings.paths.data,
-        api_protocol=settings.kuscia_api.protocol,
-        api_token=None if joined else settings.paths.api_token,
-        joined=joined,
-        taint=chosen.taint,
-        bandwidth_mbit=chosen.bandwidth_mbit,
-        reserved_bandwidth_mbit=chosen.reserved_bandwidth_mbit,
-    )
-
-
 def _engine_plugin(
     node: NodeContext, chosen: AgentConfig, callers: PodCallers | None, part: PodNetworkPart, bundle: Bundle | None
 ) -> EnginePlugin:
@@ -253,7 +196,7 @@ def _engine_plugin(
     return EnginePlugin(
         engine_settings(settings, chosen),
         issuer,
-        _config_store(settings, client),
+        config_store(settings, client),
         callers,
         gateway=RemoteGateway(client, node.informers, chosen.node_name, settings.only_namespace) if remote else None,
         unreachable=_NO_WAY if remote and (part.facts is None or part.relayed) else "",
@@ -270,13 +213,3 @@ def _network_plugins(node: NodeContext) -> list[AgentPlugin]:
     if publisher is not None:
         found.append(HostPortPlugin(publisher))
     return found
-
-
-def _config_store(settings: NodeSettings, client: Client) -> ConfigStore:
-    """The values that the domain keeps for its engines; a node that only joined has no key to read them with."""
-    if settings.join is not None:
-        return SealedConfig(client, settings.domain)
-    if not settings.paths.domain_key.exists():
-        return NoConfigStore()
-    key = cache(lambda: domain_identity.load(settings.paths, settings.domain).key)
-    return DomainConfig(client, settings.domain, key)

@@ -17,7 +17,7 @@ from coterie.base.paths import DomainPaths
 from coterie.base.tasks import TaskOwner
 from coterie.http.server import HttpServer
 from coterie.kube.agent.devices.manager import DeviceManager
-from coterie.kube.agent.runtimes.protocol import PodRuntime
+from coterie.kube.agent.runtimes.protocol import PodAccess
 from coterie.kube.agent.server.endpoint import AgentEndpoint
 from coterie.kube.agent.server.usage import NodeUsage, UsageMeter
 from coterie.kube.api.status_response import status_response
@@ -83,7 +83,7 @@ class AgentPort:
 
     name = "agent-port"
 
-    def __init__(self, runtime: PodRuntime, chosen: AgentConfig, tls: AgentTls, clock: Clock) -> None:
+    def __init__(self, runtime: PodAccess, chosen: AgentConfig, tls: AgentTls, clock: Clock) -> None:
         self.ready = asyncio.Event()
         self._runtime = runtime
         self._chosen = chosen

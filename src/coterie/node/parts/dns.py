@@ -32,7 +32,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.kube.network.dns.model import name_of
 from coterie.kube.network.dns.server import DnsServer
-from coterie.kube.network.dns.settings import PORT, Nameserver, ServerSettings, without_self
+from coterie.kube.network.dns.settings import PORT, Nameserver, Network, ServerSettings, without_self
 from coterie.kube.network.dns.zone import GATEWAY_PORT, Zone
 from coterie.kube.network.dns.zone_updater import ZoneUpdater
 from coterie.kube.network.ingress.plan import dns_hosts
@@ -81,9 +81,12 @@ def dns_groups(
     try:
         pods = settings.gateway.pods
         # Pods of other nodes ask their own.
-        clients = (ipaddress.ip_network(pods.cidr),) if pods is not None else ()
+        clients: tuple[Network, ...] = (ipaddress.ip_network(pods.cidr),) if pods is not None else ()
         # Engines have no way out but to their peers; questions about other names would be one.
-        engines = (ipaddress.ip_network(pods.engines),) if pods is not None else ()
+        engines: tuple[Network, ...] = (ipaddress.ip_network(pods.engines),) if pods is not None else ()
+        if settings.runk is not None:
+            # Only engines ask here: other pods have the DNS of their cluster.
+            clients = engines = tuple(map(ipaddress.ip_network, settings.runk.pod_cidr))
         listening = ServerSettings(dns.address, dns.port, clients, engines)
         sockets = None
         if inside is not None:
@@ -161,7 +164,8 @@ def _zone(settings: NodeSettings) -> Zone:
     if listener is not None:
         everywhere = ipaddress.ip_address(listener.host).is_unspecified
         gateway = (settings.dns.address if everywhere else listener.host,)
-    network, fenced = settings.network, settings.gateway.pods is not None
+    # Virtual addresses of Services mean nothing in a backing cluster.
+    network, fenced = settings.network, settings.gateway.pods is not None and settings.runk is None
     virtual = ipaddress.ip_network(network.service_cidr)
     return Zone(
         settings.domain,

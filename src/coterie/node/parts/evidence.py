@@ -41,6 +41,8 @@ def switched_off(settings: NodeSettings) -> list[str]:
         "kusciaAPI.protocol: NOTLS": settings.kuscia_api.enabled and settings.kuscia_api.protocol == "NOTLS",
         "enableWorkloadApprove: false": settings.workload_approve is False,
         "gateway.ingress": gateway.ingress is not None,
+        "runk.networkPolicies: false": settings.runk is not None and not settings.runk.network_policies,
+        "runk.allowRoot: true": settings.runk is not None and settings.runk.allow_root,
         "dataMesh.dataProxyList without clientTLSConfig": any(not each.secure for each in settings.data_mesh.proxies),
     }
     return [name for name, off in found.items() if off]

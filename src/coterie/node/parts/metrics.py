@@ -34,7 +34,8 @@ from coterie.node.parts.context import NodeContext
 
 if TYPE_CHECKING:
     from coterie.kube.agent.devices import manager
-    from coterie.kube.agent.runtimes import by_handler
+    from coterie.kube.agent.runk import backing_access
+    from coterie.kube.agent.runtimes import by_handler, protocol
     from coterie.kube.agent.runtimes.runp import network_access
     from coterie.kube.agent.server import network_metrics, pod_pages, usage_metrics
     from coterie.kube.network.pods import netlink
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from coterie.node.parts import pod_network
 else:
     manager = lazy_import("coterie.kube.agent.devices.manager")
+    backing_access = lazy_import("coterie.kube.agent.runk.backing_access")
     by_handler = lazy_import("coterie.kube.agent.runtimes.by_handler")
     network_access = lazy_import("coterie.kube.agent.runtimes.runp.network_access")
     network_metrics = lazy_import("coterie.kube.agent.server.network_metrics")
@@ -75,8 +77,8 @@ def build(node: NodeContext) -> list[list[Runnable]]:
 
 def _slow_sources(node: NodeContext) -> Sequence[MetricsSource]:
     chosen = node.settings.agent
-    if chosen is None:
-        return ()
+    if chosen is None or chosen.runk is not None:
+        return ()  # what pods use in a backing cluster is measured there
     # The same informer as the agent's own.
     pods = node.informers.get(PODS.as_dynamic, node.settings.only_namespace, fields=f"spec.nodeName={chosen.node_name}")
 
@@ -103,6 +105,11 @@ def _engine_pages(node: NodeContext) -> Sequence[MetricsSource]:
     chosen, domain = node.settings.agent, node.settings.domain
     if chosen is None:
         return ()
+    access: protocol.PodAccess
+    if chosen.runk is not None:
+        access = node.get("backing_access", backing_access.BackingAccess)
+    else:
+        access = node.get("pod_runtime", by_handler.RuntimesByHandler)
     pods = node.informers.get(PODS.as_dynamic, node.settings.only_namespace, fields=f"spec.nodeName={chosen.node_name}")
 
     def pages() -> list[pod_pages.PodPage]:
@@ -111,7 +118,7 @@ def _engine_pages(node: NodeContext) -> Sequence[MetricsSource]:
 
     return [
         pod_pages.PodPagesSource(
-            node.get("pod_runtime", by_handler.RuntimesByHandler),
+            access,
             pages,
             prefixes=engine_metrics.RESERVED_PREFIXES,
             names=engine_metrics.RESERVED_NAMES,

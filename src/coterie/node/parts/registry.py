@@ -3,7 +3,8 @@
     evidence ──> control-plane | join ──> pod-network ──> registration ──> node-api | gateway ──> dns ──> kusciaapi ──> datamesh
                          ──> transport ──> functions ──> overlay ──> policies ──> services ──> traces ──> agent ──> controller-health ──> metrics ──> console
 
-`pod-network` makes the network in which later parts listen for pods; `overlay` connects it with other machines. One of
+`pod-network` makes the network in which later parts listen for pods; `overlay` connects it with other machines. With
+`runtime: runk` the pods are in another cluster: `backing-cluster` and `mirror-agent` stand for all parts that run pods here. One of
 control-plane, kubernetes, join and registration provides `client` and `informers` to the others: a control plane its own, a lite that
 joined with a file over HTTPS, a lite that registered through gateways (which therefore brings its gateway along). A part is a
 module with `build(node: NodeContext) -> list[list[Runnable]]`: groups of Runnables that start one after the other. Modules
@@ -35,7 +36,7 @@ class Part:
     enabled: Callable[[NodeSettings], bool] = lambda settings: True
 
 
-_FIRST = ("control-plane", "kubernetes", "join", "registration", "pod-network")
+_FIRST = ("control-plane", "kubernetes", "join", "registration", "pod-network", "backing-cluster")
 
 PARTS = (
     # A node that only joined has no key of its domain; a control plane without gateway has no partners.
@@ -60,7 +61,20 @@ PARTS = (
         enabled=lambda settings: bool(settings.api.kubeconfig),
     ),
     Part("join", f"{_HERE}.join", ("lite",), enabled=lambda settings: settings.join is not None),
-    Part("pod-network", f"{_HERE}.pod_network", ("lite", "autonomy"), after=("control-plane", "kubernetes", "join")),
+    Part(
+        "pod-network",
+        f"{_HERE}.pod_network",
+        ("lite", "autonomy"),
+        after=("control-plane", "kubernetes", "join"),
+        enabled=lambda settings: settings.runk is None,
+    ),
+    Part(
+        "backing-cluster",
+        f"{_HERE}.backing_cluster",
+        ("lite", "autonomy"),
+        after=("control-plane", "kubernetes"),
+        enabled=lambda settings: settings.runk is not None,
+    ),
     Part(
         "registration",
         f"{_HERE}.registration",
@@ -123,10 +137,14 @@ PARTS = (
         f"{_HERE}.overlay",
         ("lite", "autonomy"),
         after=_FIRST,
-        enabled=lambda settings: not settings.api.kubeconfig,
+        enabled=lambda settings: not settings.api.kubeconfig and settings.runk is None,
     ),
-    Part("policies", f"{_HERE}.policies", ("lite", "autonomy"), after=_FIRST),
-    Part("services", f"{_HERE}.services", ("lite", "autonomy"), after=_FIRST),
+    *(
+        Part(
+            name, f"{_HERE}.{name}", ("lite", "autonomy"), after=_FIRST, enabled=lambda settings: settings.runk is None
+        )
+        for name in ("policies", "services")
+    ),
     Part(
         "traces",
         f"{_HERE}.traces",
@@ -139,6 +157,14 @@ PARTS = (
         f"{_HERE}.agent",
         ("lite", "autonomy"),
         after=(*_FIRST, "gateway", "dns", "datamesh", "overlay", "policies", "services"),
+        enabled=lambda settings: settings.runk is None,
+    ),
+    Part(
+        "mirror-agent",
+        f"{_HERE}.mirror_agent",
+        ("lite", "autonomy"),
+        after=(*_FIRST, "gateway", "dns", "datamesh"),
+        enabled=lambda settings: settings.runk is not None,
     ),
     Part(
         "controller-health",

@@ -18,6 +18,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from coterie.base.container_logs import LogOptions
+
 
 class RuntimeFailure(Exception):
     """The runtime cannot do it. `reason` is what container statuses show, e.g. ErrImageNeverPull."""
@@ -278,7 +280,36 @@ class ResizingRuntime(Protocol):
         it had where that is more. Raises RuntimeFailure, for example when more memory is used than the new limit."""
 
 
-class PodRuntime(Protocol):
+class PodAccess(Protocol):
+    """What runs, and ways into it: what is served of pods to whoever asks the node."""
+
+    def pods(self) -> Sequence[PodState]:
+        """All pods this runtime knows, from memory."""
+
+    def pod(self, pod_uid: str) -> PodState | None: ...
+
+    async def exec(
+        self, pod_uid: str, container: str, command: Sequence[str], *, stdin: bool, tty: bool, stderr: bool = True
+    ) -> ExecSession: ...
+
+    async def attach(self, pod_uid: str, container: str, *, stdin: bool) -> ExecSession: ...
+
+    async def usage(self, pod_uid: str) -> dict[str, ContainerUsage]:
+        """Use of each running container, by name."""
+
+    async def dial(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to a port inside the pod (port-forward, probes)."""
+
+
+@runtime_checkable
+class LogSource(Protocol):
+    """Where the output of containers is not in files of this node."""
+
+    def log(self, pod_uid: str, container: str, options: LogOptions) -> AsyncIterator[bytes]:
+        """As `kubectl logs` shows it. Raises ApiError and TransportError."""
+
+
+class PodRuntime(PodAccess, Protocol):
     @property
     def name(self) -> str:
         """runp, runc, runk, fake."""
@@ -305,22 +336,8 @@ class PodRuntime(Protocol):
     async def remove_pod(self, pod_uid: str) -> None:
         """Forget a stopped pod: its runs, cgroups and directory. Log files stay."""
 
-    def pods(self) -> Sequence[PodState]:
-        """All pods this runtime knows, from memory."""
-
-    def pod(self, pod_uid: str) -> PodState | None: ...
-
     def events(self) -> AsyncIterator[str]:
         """Yields the uid of each pod whose containers changed by themselves, as it happens; never polls."""
-
-    async def exec(
-        self, pod_uid: str, container: str, command: Sequence[str], *, stdin: bool, tty: bool, stderr: bool = True
-    ) -> ExecSession: ...
-
-    async def attach(self, pod_uid: str, container: str, *, stdin: bool) -> ExecSession: ...
-
-    async def usage(self, pod_uid: str) -> dict[str, ContainerUsage]:
-        """Use of each running container, by name."""
 
     def network_bytes(self, pod_uid: str) -> int | None:
         """Bytes that went through the pod's own network, both ways together; None where it shares the machine's, or
@@ -331,9 +348,6 @@ class PodRuntime(Protocol):
 
     def deleted_files(self, pod_uid: str) -> int:
         """Bytes on disk in files that were deleted and that processes of the pod still hold open. Slow; any thread."""
-
-    async def dial(self, pod_uid: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to a port inside the pod (port-forward, probes)."""
 
     def assign_address(self, pod_uid: str, network: PodNetworkClass) -> str:
         """The address that the pod has, or will have: known before it is prepared, and the same until it is removed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Final
 
 import orjson
@@ -20,7 +20,7 @@ from coterie.http.messages import Request, Response, Sink
 from coterie.http.upgraded_connection import UpgradedConnection
 from coterie.http.websocket import WebSocket, accept_key
 from coterie.kube.agent.devices.manager import DeviceManager
-from coterie.kube.agent.runtimes.protocol import ContainerState, PodRuntime, PodState, RuntimeFailure
+from coterie.kube.agent.runtimes.protocol import ContainerState, LogSource, PodAccess, PodState, RuntimeFailure
 from coterie.kube.agent.server import forward, forward_channels, logs, remote
 from coterie.kube.agent.server.channels import (
     SPDY_PROTOCOLS,
@@ -35,6 +35,7 @@ from coterie.kube.agent.server.pod_metrics import PodMetricsReader
 from coterie.kube.agent.server.usage import UsageMeter
 from coterie.kube.api import errors
 from coterie.kube.api.status_response import status_response
+from coterie.kube.client.transport import TransportError
 
 API_SERVER: Final = "kube-apiserver-kubelet-client"
 _ADMINS: Final = "system:masters"
@@ -50,7 +51,7 @@ class AgentEndpoint:
 
     def __init__(
         self,
-        runtime: PodRuntime,
+        runtime: PodAccess,
         usage: UsageMeter,
         node_name: str,
         owner: TaskOwner,
@@ -130,6 +131,9 @@ class AgentEndpoint:
             run = runs[-2]
         else:
             run = runs[-1]
+        if isinstance(self._runtime, LogSource):
+            pieces: AsyncIterator[bytes] = self._runtime.log(pod.uid, container, options)
+            return Response(200, content_type="text/plain", stream=_Pieces(self._owner, pieces))
         if run.log_path is None:
             raise errors.BadRequest(f'container "{container}" in pod "{name}" has no log')
 
@@ -322,6 +326,9 @@ class _Pieces:
         except (ConnectionError, OSError):
             sink.abort()
             return
+        except (errors.ApiError, TransportError) as problem:
+            # The answer has begun, so only its reader can be told.
+            sink.write(f"[coterie] the log cannot be read: {problem}\n".encode())
         sink.close()
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import httptools
 
 from coterie.base.clock import Clock, rfc3339
-from coterie.kube.agent.runtimes.protocol import PodRuntime, RuntimeFailure
+from coterie.kube.agent.runtimes.protocol import PodAccess, RuntimeFailure
 from coterie.kube.api import errors
 
 _TIMEOUT = 2.0
@@ -50,7 +50,7 @@ class _Counted:
 class PodMetricsReader:
     """Remembers counters, so that the next reading makes a rate."""
 
-    def __init__(self, runtime: PodRuntime, clock: Clock) -> None:
+    def __init__(self, runtime: PodAccess, clock: Clock) -> None:
         self._runtime = runtime
         self._clock = clock
         self._counters: OrderedDict[tuple[str, str, tuple[tuple[str, str], ...]], _Counted] = OrderedDict()
@@ -96,7 +96,7 @@ class PodMetricsReader:
         return (value - before.value) / (now - before.at), now - before.at
 
 
-async def fetch_page(runtime: PodRuntime, pod_uid: str, port: int, path: str, limit: int = _MAX_BODY) -> str:
+async def fetch_page(runtime: PodAccess, pod_uid: str, port: int, path: str, limit: int = _MAX_BODY) -> str:
     """`GET path` from a port of the pod, through the pod's network; the caller sets a time limit. Redirects are not followed.
 
     Raises RuntimeFailure, OSError, EOFError, ValueError or httptools.HttpParserError; ValueError for a page above `limit` bytes.

@@ -15,7 +15,7 @@ import httptools
 
 from coterie.base.exposition import Family, Row, labels
 from coterie.base.log import logger
-from coterie.kube.agent.runtimes.protocol import PodRuntime, RuntimeFailure
+from coterie.kube.agent.runtimes.protocol import PodAccess, RuntimeFailure
 from coterie.kube.agent.server.page_parser import PageError, PageMerger, ParsedPage, parse_page
 from coterie.kube.agent.server.pod_metrics import fetch_page
 
@@ -43,7 +43,7 @@ class PodPagesSource:
 
     def __init__(
         self,
-        runtime: PodRuntime,
+        runtime: PodAccess,
         pages: Callable[[], Sequence[PodPage]],
         *,
         prefixes: tuple[str, ...] = (),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.base.clock import Clock, rfc3339
-from coterie.kube.agent.runtimes.protocol import ContainerUsage, PodRuntime, PodState
+from coterie.kube.agent.runtimes.protocol import ContainerUsage, PodAccess, PodState
 
 _SHORTEST = 0.9
 """Seconds between two measurements that make a rate."""
@@ -46,7 +46,7 @@ class _Rate:
 class UsageMeter:
     """Remembers the last measurement of each container, and forgets it with the container."""
 
-    def __init__(self, runtime: PodRuntime, node: Callable[[], NodeUsage], clock: Clock) -> None:
+    def __init__(self, runtime: PodAccess, node: Callable[[], NodeUsage], clock: Clock) -> None:
         self._runtime = runtime
         self._node = node
         self._clock = clock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from coterie.base.files import private_directory
 from coterie.kube.agent.pods import pod_model
@@ -19,6 +20,17 @@ from coterie.kube.agent.volumes.objects import ObjectSource
 from coterie.kube.agent.volumes.sources import FILE_SOURCES, VolumeContext, payload_of, references
 from coterie.kube.agent.volumes.tokens import PodTokens
 from coterie.kube.api.meta import Object
+
+
+class VolumeFiles(Protocol):
+    """What plug-ins see of a pod's volumes."""
+
+    @property
+    def directory(self) -> Path:
+        """Where what they make for volumes goes."""
+
+    def files(self, name: str) -> dict[str, bytes]:
+        """What a volume made of objects holds, by path."""
 
 
 class PodVolumes:

@@ -1,0 +1,1 @@
+"""Pods of this node that run in another cluster."""
