@@ -134,7 +134,7 @@ stores: setup  ## stores on PostgreSQL, etcd and MySQL: pauses, many kills, and 
 	COTERIE_API_STORE=mysql $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
 
 ha: $(STAMP)  ## two control planes on PostgreSQL and on etcd under jobs, while members and store are killed, stopped and paused (COTERIE_HA_SECONDS=240 each)
-	COTERIE_HA=1 $(BIN)/pytest -q -s --timeout 3600 tests/e2e/test_e2e_members.py tests/e2e/test_e2e_members_soak.py
+	COTERIE_HA=1 $(BIN)/pytest -q -s --timeout 3600 tests/e2e/test_e2e_members.py tests/e2e/test_e2e_members_lites.py tests/e2e/test_e2e_members_soak.py
 
 kafka: $(STAMP)  ## functions on a real Apache Kafka: gets a broker (Maven, Java 17); bus, dispatcher, acceptance rows on a node, kills; one of three brokers dies
 	@scripts/get-kafka
