@@ -64,10 +64,15 @@ sbom: $(STAMP)  ## write sbom.json: what Coterie is built from (CycloneDX)
 protos: $(STAMP)  ## compile the .proto files into the descriptor set that is checked in
 	$(BIN)/python scripts/compile_protos.py
 
-.PHONY: azurite lakes
+.PHONY: azurite gcs lakes
 azurite:  ## run the tests of data sources on Azurite, the emulator of Azure Blob Storage (needs Node 20)
 	npm install --silent --no-fund --no-audit --prefix .tools/azurite azurite@3.35.0
 	$(BIN)/pytest -q tests/kuscia/datamesh/test_datamesh_source_azure.py
+
+gcs: $(STAMP)  ## run the tests of data sources on an emulator of Google Cloud Storage
+	$(PYTHON) -m venv .tools/gcs
+	.tools/gcs/bin/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r scripts/gcs-emulator.txt
+	$(BIN)/pytest -q tests/kuscia/datamesh/test_datamesh_source_gcs.py
 
 lakes: $(STAMP)  ## run the tests of Delta and Iceberg tables, with the libraries of these extras
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --upgrade --target .tools/lakes -r scripts/lakes.txt
@@ -138,7 +143,7 @@ stores: setup  ## stores on PostgreSQL, etcd and MySQL: pauses, many kills, and 
 	COTERIE_API_STORE=mysql $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
 
 ha: $(STAMP)  ## two control planes on PostgreSQL and on etcd under jobs, while members and store are killed, stopped and paused (COTERIE_HA_SECONDS=240 each)
-	COTERIE_HA=1 $(BIN)/pytest -q -s --timeout 3600 tests/e2e/test_e2e_members.py tests/e2e/test_e2e_members_soak.py
+	COTERIE_HA=1 $(BIN)/pytest -q -s --timeout 3600 tests/e2e/test_e2e_members.py tests/e2e/test_e2e_members_lites.py tests/e2e/test_e2e_members_soak.py
 
 kafka: $(STAMP)  ## functions on a real Apache Kafka: gets a broker (Maven, Java 17); bus, dispatcher, acceptance rows on a node, kills; one of three brokers dies
 	@scripts/get-kafka

@@ -31,6 +31,7 @@ import uvloop
 
 from benchmarks.node import Node, cpu_of, memory_of
 from coterie.base.clock import SYSTEM_CLOCK, rfc3339
+from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api.labels import KUSCIA_NODE_NAMESPACE
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
@@ -159,6 +160,7 @@ class PlayedDomain:
         await line.call("domain", "POST", f"{_KUSCIA}/domains", _object("Domain", {"name": self.name}, {"cert": ""}))
         for node in self.nodes:
             marks = {"kubernetes.io/hostname": node, KUSCIA_NODE_NAMESPACE: self.name, "domain": self.name}
+            marks[COTERIE_POD_NAMESPACE] = self.name
             await line.call(
                 "node",
                 "POST",
@@ -248,9 +250,10 @@ class PlayedDomain:
                 status = {"phase": phase, "containerStatuses": shown, "conditions": [ready], "podIP": "10.0.0.1"}
                 await self._line.call("pod status", "PATCH", path, {"status": status})
 
-    async def live(self, pace: float) -> None:
-        """Heartbeats; `pace`: 1 is as in life, 10 ten times as often."""
+    async def live(self, pace: float, share: float) -> None:
+        """Heartbeats; `pace`: 1 is as in life, 10 ten times as often. `share`: of a period before the first, as not all start at once."""
         beats = 0
+        await asyncio.sleep(share * _LEASE_EVERY / pace)
         while True:
             began = time.monotonic()
             for node in self.nodes:
@@ -415,12 +418,12 @@ class Simulation:
             await self._phase("watches opened", self._each(lambda each: each.watch(options.watches)))
             await self._phase("routes", self._routes())
             for pace in options.paces:
-                beating = [asyncio.create_task(each.live(pace)) for each in self.domains]
+                beating = self._beat(pace)
                 await self._phase(f"heartbeats x{pace:g}", self._probing(options.beats))
                 for task in beating:
                     task.cancel()
                 await asyncio.gather(*beating, return_exceptions=True)
-            beating = [asyncio.create_task(each.live(1.0)) for each in self.domains]
+            beating = self._beat(1.0)
             if options.jobs:
                 await self._phase(f"{options.jobs:,} jobs, {options.at_once} at once", self._jobs())
         finally:
@@ -429,6 +432,10 @@ class Simulation:
             await asyncio.gather(*beating, return_exceptions=True)
             await asyncio.gather(*(each.close() for each in self.domains))
             self._line.close()
+
+    def _beat(self, pace: float) -> list[asyncio.Task[None]]:
+        many = len(self.domains)
+        return [asyncio.create_task(each.live(pace, at / many)) for at, each in enumerate(self.domains)]
 
     async def _each(self, work: Callable[[PlayedDomain], Awaitable[None]]) -> str:
         room = asyncio.Semaphore(32)

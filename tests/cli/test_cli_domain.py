@@ -255,6 +255,8 @@ def test_weaker_forms_are_asked_for_and_named(plane):
     assert (refused.code, "none of body-encryption, no-client-certificate" in refused.err) == (2, True)
     refused = plane(*words, "body-encryption")
     assert (refused.code, "needs --body-encryption" in refused.err) == (1, True)
+    refused = plane(*words, "reverse-tunnel")
+    assert (refused.code, "needs --tunnel" in refused.err) == (1, True)
     alone = ("route", "add", plane.own, plane.peer, "--endpoint", "https://b:1080", "--kuscia-wire")
     assert "is for a route from a partner" in plane(*alone, "no-client-certificate").err
     made = plane(*words, "no-client-certificate,changing-certificate")

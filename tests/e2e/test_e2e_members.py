@@ -13,7 +13,7 @@ from typing import Any
 import kubectl_runner
 import pytest
 from e2e_kit import Cluster, Node, container, joined_node, until
-from store_servers_kit import postgresql_server
+from store_servers_kit import free_port, postgresql_server
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("e2e-members")]
 SECONDS = 90.0
@@ -23,7 +23,8 @@ _QUIET = {"enabled": False}
 def member(root: Path, name: str, store: str, key: bytes = b"") -> Node:
     settings: dict[str, Any] = {
         "mode": "master",
-        "apiServer": {"port": 0},
+        # The same after a restart: a node that was away for two of them would know none any more.
+        "apiServer": {"port": free_port()},
         "store": store,
         "controllers": {"nodeGraceSeconds": 60, "healthPort": 0},
         "metrics": _QUIET,

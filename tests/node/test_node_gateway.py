@@ -254,6 +254,31 @@ async def test_weaker_forms_of_a_route_are_named_where_they_were_asked_for(tmp_p
         assert "whoever learns its token" in event["message"]
 
 
+async def test_a_tunnel_in_kuscias_frames_from_the_handshake_on(tmp_path: Path) -> None:
+    """bob is not dialled: he fetches alice's handshake, and then her calls."""
+    async with (
+        echo(HOSTS["bob"]) as where,
+        control_plane("alice", tmp_path) as alice,
+        control_plane("bob", tmp_path) as bob,
+        aiohttp.ClientSession() as http,
+    ):
+        await bob.serve("echo", where)
+        tunnel = a_route("alice", bob, transit={"transitMethod": "REVERSE-TUNNEL"})
+        tunnel["spec"]["endpoint"]["ports"][0]["port"] = 1  # nobody dials it
+        tunnel["metadata"]["annotations"] = {"coterie.io/kuscia-wire": "reverse-tunnel"}
+        for here, there in ((alice, bob), (bob, alice)):
+            known = {"cert": there.certificate, "role": "partner", "interConnProtocols": ["kuscia"]}
+            await here.client.create(DOMAIN, {"metadata": {"name": there.name}, "spec": known})
+            await here.client.create(CDR, a_route("bob", alice))
+            await here.client.create(CDR, tunnel)
+        await ready(bob, "bob-alice")
+        await ready(alice, "alice-bob")
+        said = await answered(http, alice, "echo.bob.svc", 200, "/x%2Fy?z")
+        headers = dict(said["headers"])
+        assert (said["path"], headers["kuscia-source"]) == ("/x%2Fy?z", "alice")
+        assert "kuscia-token" not in headers
+
+
 async def test_a_taken_port_is_said_at_once(tmp_path: Path) -> None:
     async with echo(HOSTS["bob"]) as taken:
         with pytest.raises(Exception, match="cannot listen on") as failure:

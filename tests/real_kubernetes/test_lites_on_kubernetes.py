@@ -11,7 +11,7 @@ from typing import Any
 import kubectl_runner
 import pytest
 from cluster_kit import RealCluster, wait_until
-from jobs_kit import Net, job, network, task
+from jobs_kit import Net, job, task
 
 from coterie.cli import network as layout
 from coterie.node.kubernetes_install import ACCOUNT, NAMESPACE
@@ -39,12 +39,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
 @pytest.fixture(scope="module")
 def net(cluster: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
     account = cluster.account_kubeconfig(NAMESPACE, ACCOUNT, cluster.root / "coterie.kubeconfig")
-    real = {"apiServer": {"kubeconfig": str(account), "host": None, "port": None}}
-    settings = {layout.MASTER: real, "alice": _ROOMY, "bob": _ROOMY}
-    root = tmp_path_factory.mktemp("net") / "net"
-    with network(root, "center", "alice", "bob", kubectl=kubectl_runner.chosen()[-1], settings=settings) as made:
-        yield made
-        print("\n".join(made.domains[layout.MASTER].said().splitlines()[-60:]))
+    net = Net(tmp_path_factory.mktemp("net") / "net", "center", ("alice", "bob"), kubectl_runner.chosen()[-1])
+    # The addresses of a control plane are that of its API server unless it has none.
+    own = net.domains[layout.MASTER].settings.api.host
+    real = {
+        "apiServer": {"kubeconfig": str(account), "host": None, "port": None},
+        "gateway": {"external": {"host": own}},
+        "dns": {"host": own},
+    }
+    try:
+        for name, more in ((layout.MASTER, real), ("alice", _ROOMY), ("bob", _ROOMY)):
+            net.configure(name, more)
+        net.up()
+        yield net
+        print("\n".join(net.domains[layout.MASTER].said().splitlines()[-60:]))
+    finally:
+        net.down()
 
 
 def test_lites_are_nodes_of_the_cluster_and_run_a_job(cluster: RealCluster, net: Net) -> None:

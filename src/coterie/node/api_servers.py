@@ -7,7 +7,7 @@ member although that of its join file is gone.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,12 +19,13 @@ from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 
 log = logger("node.join")
+_MOST_SERVERS = 16
 _SERVICE_LABEL, _SERVICE = "kubernetes.io/service-name", "kubernetes"
 
 
-def servers_of(slices: Iterable[EndpointSlice], own: str) -> list[str]:
-    """URLs of the members, that of the join file first. Pure. A member that names a loopback address is of another machine, unless the
-    join file does so as well."""
+def servers_of(slices: Iterable[EndpointSlice], own: str, known: Sequence[str] = ()) -> list[str]:
+    """URLs of the members, that of the join file first, those that live before those that were `known`: they come back. Pure. A member that
+    names a loopback address is of another machine, unless the join file does so as well."""
     local = _is_loopback(urlsplit(own).hostname or "")
     found = {own: None}
     for each in slices:
@@ -34,7 +35,7 @@ def servers_of(slices: Iterable[EndpointSlice], own: str) -> list[str]:
                     if port.port and (local or not _is_loopback(address)):
                         host = f"[{address}]" if ":" in address else address
                         found.setdefault(f"https://{host}:{port.port}")
-    return list(found)
+    return list(dict.fromkeys([*found, *known]))[:_MOST_SERVERS]
 
 
 def _is_loopback(host: str) -> bool:
@@ -56,7 +57,7 @@ def follow(informers: Informers, transport: FailoverTransport, own: str, path: P
     informer = informers.get(ENDPOINT_SLICES, "default", labels=f"{_SERVICE_LABEL}={_SERVICE}")
 
     def changed(_: ObjectChange[EndpointSlice]) -> None:
-        found = servers_of(informer.cache, own)
+        found = servers_of(informer.cache, own, transport.servers)
         if len(found) > 1 and tuple(found) != transport.servers:
             transport.use(found)
             try:

@@ -302,7 +302,7 @@ class ServerSuite(SourcesSuite):
         assert self.wrong_secret not in str(caught.value)
 
     async def test_server_that_is_not_there(self, info: SourceInfo, unused_port: int) -> None:
-        scheme = "http://" if info.kind in ("oss", "azure") else ""
+        scheme = "http://" if info.kind in ("oss", "azure", "gcs") else ""
         async with open_source(replace(info, endpoint=f"{scheme}127.0.0.1:{unused_port}")) as source:
             with pytest.raises(SourceUnreachable):
                 await fetch(source, DataLocation("people"), SMALL)

@@ -7,6 +7,9 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 # ---- AES-128 (FIPS 197) and GCM (NIST SP 800-38D), slow and short ----
 
@@ -120,3 +123,50 @@ def damaged(data: bytes) -> Iterator[tuple[str, bytes]]:
         yield f"cut at {at}", data[:at]
         yield f"changed at {at}", data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :]
     yield "longer", data + b"\0"
+
+
+# ---- frames of Kuscia's reverse tunnels, by the protobuf library ----
+
+
+@cache
+def messages() -> tuple[Any, Any]:
+    """(RequestMessage, ResponseMessage) by their field numbers."""
+    file = descriptor_pb2.FileDescriptorProto(name="tunnel.proto", package="tunnel", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    shapes: dict[str, dict[str, tuple[int, int]]] = {
+        "RequestMessage": {
+            "id": (1, kinds.TYPE_STRING), "host": (2, kinds.TYPE_STRING), "path": (3, kinds.TYPE_STRING),
+            "method": (4, kinds.TYPE_STRING), "headers": (5, kinds.TYPE_MESSAGE), "body": (6, kinds.TYPE_BYTES),
+        },
+        "ResponseMessage": {
+            "status_code": (1, kinds.TYPE_INT32), "headers": (2, kinds.TYPE_MESSAGE), "body": (3, kinds.TYPE_BYTES),
+            "end_stream": (4, kinds.TYPE_BOOL), "chunk_data": (5, kinds.TYPE_BOOL), "index": (6, kinds.TYPE_INT32),
+        },
+    }  # fmt: skip
+    for name, fields in shapes.items():
+        message = file.message_type.add(name=name)
+        entry = message.nested_type.add(name="HeadersEntry")
+        entry.options.map_entry = True
+        for number, part in ((1, "key"), (2, "value")):
+            entry.field.add(name=part, number=number, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
+        for part, (number, kind) in fields.items():
+            field = message.field.add(name=part, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+            if kind == kinds.TYPE_MESSAGE:
+                field.label, field.type_name = kinds.LABEL_REPEATED, f".tunnel.{name}.HeadersEntry"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    request, response = (
+        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tunnel.{each}")) for each in shapes
+    )
+    return request, response
+
+
+def frame(**parts: Any) -> bytes:
+    """One call as it goes down a poll."""
+    data: bytes = messages()[0](**parts).SerializeToString()
+    return len(data).to_bytes(4, "big") + data
+
+
+def reply(**parts: Any) -> bytes:
+    data: bytes = messages()[1](**parts).SerializeToString()
+    return data

@@ -25,7 +25,7 @@ from coterie.kuscia.api.domain_ownership import is_own, is_partner, master_of
 from coterie.kuscia.api.domainroutes import route_faults, route_name
 from coterie.kuscia.api.kuscia_wire import WEAKNESSES, KusciaWireForm, wire_faults, wire_forms
 from coterie.kuscia.api.labels import COTERIE_KUSCIA_WIRE
-from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, ClusterDomainRoute, Domain
+from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, REVERSE_TUNNEL, ClusterDomainRoute, Domain
 from coterie.kuscia.gateway.settings import MasterEndpoint
 from coterie.kuscia.routes import check, model, probe
 from coterie.kuscia.routes.facts import CheckOutcome, Finding
@@ -135,7 +135,14 @@ async def _add(session: CliSession, args: argparse.Namespace) -> int:
         raise UsageError(f"--kuscia-wire: {', '.join(sorted(unused))} is for a route {way} a partner")
     wanted = [_desired_route(args, source, destination, endpoint, here)]
     if args.both:
-        wanted.append(model.route(destination, source, body_encryption=args.body_encryption, kuscia_wire=back))
+        wanted.append(
+            model.route(
+                destination,
+                source,
+                body_encryption=args.body_encryption,
+                kuscia_wire=back - {KusciaWireForm.REVERSE_TUNNEL},
+            )
+        )
     for each in wanted:
         _refuse_faults(each, ends)
     made = [await _put(session, each) for each in wanted]
@@ -225,6 +232,7 @@ def _refuse_faults(wanted: Object, ends: dict[str, Domain | None]) -> None:
         message = "; ".join(faults).replace("endpoint.host: give", "--endpoint: give")
         message = message.replace(f"annotation {COTERIE_KUSCIA_WIRE}", "--kuscia-wire")
         message = message.replace("needs bodyEncryption", "needs --body-encryption")
+        message = message.replace(f"needs transit.transitMethod {REVERSE_TUNNEL}", "needs --tunnel")
         raise CliError(f"Error: the route {read.spec.source} -> {read.spec.destination} cannot work: {message}")
 
 

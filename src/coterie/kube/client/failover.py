@@ -33,6 +33,7 @@ class FailoverTransport:
         self._servers = list(dict.fromkeys(servers))
         self._current = self._servers[0]
         self._transports: dict[str, Transport] = {}
+        self._failing: set[str] = set()
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -68,6 +69,8 @@ class FailoverTransport:
                 # Refused before anything was done; what the last one says is the answer.
                 if self._current not in tried:
                     continue
+            else:
+                self._failing.discard(server)
             return reply
 
     def _transport(self, server: str) -> Transport:
@@ -82,7 +85,10 @@ class FailoverTransport:
         if others:
             position = self._servers.index(server) if server in self._servers else -1
             self._current = self._servers[(position + 1) % len(self._servers)]
-            log.info("Another API server is used", instead_of=server, server=self._current, reason=why)
+            # Once for each that fails, not for each attempt while none answers.
+            say = log.debug if server in self._failing else log.info
+            say("Another API server is used", instead_of=server, server=self._current, reason=why)
+        self._failing.add(server)
 
     async def close(self) -> None:
         for each in self._transports.values():

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from coterie.kuscia.api.labels import COTERIE_KUSCIA_WIRE
-from coterie.kuscia.api.types.domain import TOKEN, RouteSpec
+from coterie.kuscia.api.types.domain import REVERSE_TUNNEL, TOKEN, RouteSpec
 
 
 class KusciaWireForm(StrEnum):
@@ -21,6 +21,8 @@ class KusciaWireForm(StrEnum):
     """The source shows no certificate; its token alone tells who it is."""
     CHANGING_CERTIFICATE = "changing-certificate"
     """The destination's port shows a certificate that its domain's key signed, a new one at each start."""
+    REVERSE_TUNNEL = "reverse-tunnel"
+    """REVERSE-TUNNEL in Kuscia's frames: the destination fetches calls by polling the source."""
 
 
 WEAKNESSES: Mapping[KusciaWireForm, str] = {
@@ -33,6 +35,10 @@ WEAKNESSES: Mapping[KusciaWireForm, str] = {
     ),
     KusciaWireForm.CHANGING_CERTIFICATE: (
         "any certificate that the destination's key has signed is accepted as its gateway's, those of its engines and users too"
+    ),
+    KusciaWireForm.REVERSE_TUNNEL: (
+        "calls travel in frames that the destination fetches, without TLS and token of their own: whoever can answer its polls "
+        "in the source's place can call in the source's name; whole bodies up to 16 MiB are held in memory"
     ),
 }
 
@@ -57,6 +63,8 @@ def wire_faults(annotations: Mapping[str, str] | None, spec: RouteSpec) -> list[
     if KusciaWireForm.BODY_ENCRYPTION in forms and spec.transit is not None:
         # Through a third domain Kuscia encrypts its handshakes as well, and who forwards is whom the weakness serves.
         faults.append(f"{about}: {KusciaWireForm.BODY_ENCRYPTION} is for routes that are dialled directly")
+    if KusciaWireForm.REVERSE_TUNNEL in forms and (spec.transit is None or spec.transit.method != REVERSE_TUNNEL):
+        faults.append(f"{about}: {KusciaWireForm.REVERSE_TUNNEL} needs transit.transitMethod {REVERSE_TUNNEL}")
     if KusciaWireForm.NO_CLIENT_CERTIFICATE in forms and spec.authentication_type != TOKEN:
         # Without token and certificate nothing would tell who calls.
         faults.append(f"{about}: {KusciaWireForm.NO_CLIENT_CERTIFICATE} needs authenticationType {TOKEN}")

@@ -2,22 +2,30 @@
 
 direct       alice-to-bob-<port>      bob's gateway is dialled
 tunnel       alice-to-bob-tunnel      bob dialled us (`tunnel.py`)
+polled       alice-to-bob-polled      bob fetches calls in Kuscia's frames (`polling/`)
 end to end   alice-to-bob-transit     a connection of our own to bob, inside one to the carrier (`transit.py`)
 relayed      as the carrier's route   the carrier reads it and sends it on in our name
 """
 
 from __future__ import annotations
 
+from coterie.kuscia.api.kuscia_wire import KusciaWireForm
 from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, KUSCIA_PROTOCOL
 from coterie.kuscia.gateway.model import NOOP_TOKEN, Authentication, Route, RoutePort, SnapshotInputs
 from coterie.kuscia.gateway.names import HOST, PROTOCOL, SOURCE, TOKEN, Json, header, literal
 
 TUNNEL = RoutePort("tunnel", 0, tls=True)
 TRANSIT = RoutePort("transit", 0, tls=True)
+POLLED = RoutePort("polled", 0)
 
 
 def outbound_name(route: Route, port: RoutePort) -> str:
     return f"{route.source}-to-{route.destination}-{port.name}"
+
+
+def polled(route: Route) -> bool:
+    """A tunnel in Kuscia's frames."""
+    return route.tunnel and not route.via and KusciaWireForm.REVERSE_TUNNEL in route.kuscia_wire
 
 
 def end_to_end(inputs: SnapshotInputs, route: Route) -> bool:
@@ -41,7 +49,7 @@ def ways(inputs: SnapshotInputs, route: Route) -> tuple[RoutePort, ...]:
     if end_to_end(inputs, route):
         return (TRANSIT,)
     if route.tunnel:
-        return (TUNNEL,)
+        return (POLLED,) if polled(route) else (TUNNEL,)
     return route.ports if route.host else ()
 
 

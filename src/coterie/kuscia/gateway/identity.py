@@ -24,6 +24,7 @@ from typing import Any
 from coterie.base.pki import PkiError, fingerprint, load_certificate
 from coterie.kuscia.api.kuscia_wire import KusciaWireForm
 from coterie.kuscia.gateway.addresses import Protocol
+from coterie.kuscia.gateway.egress import polled
 from coterie.kuscia.gateway.matching import by_header, by_sender, then, verdict
 from coterie.kuscia.gateway.model import NOOP_TOKEN, Authentication, Route, SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.names import (
@@ -126,6 +127,9 @@ def auth_config(inputs: SnapshotInputs) -> tuple[Json, list[SnapshotProblem]]:
         if inputs.relayed(route):
             continue
         keys, problem = _keys(route, inputs.protocol)
+        if inputs.polling is not None and polled(route) and not problem:
+            # Fetched by us, by a poll that went to this very partner.
+            keys.append(_SEPARATOR.join(("", route.source, inputs.polling.secret.reveal())))
         allowed, unreadable = _claims(route, carried.get(route.source, set()), proxied=inputs.proxied)
         problems += [*([problem] if problem is not None else []), *unreadable]
         if keys:

@@ -18,6 +18,7 @@ from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.clusters import http2_options
 from coterie.kuscia.gateway.crypt import config as crypt
 from coterie.kuscia.gateway.crypt.exchange import RouteSide
+from coterie.kuscia.gateway.egress import polled
 from coterie.kuscia.gateway.model import SnapshotInputs
 from coterie.kuscia.gateway.names import (
     ACCESS_FILTER,
@@ -88,6 +89,8 @@ def listeners(inputs: SnapshotInputs) -> list[Json]:
         found.append(_external(inputs, inputs.external))
     behind = _external_manager(inputs)
     found += [*tunnel.dialling_listeners(inputs, behind), *transit.inner_listeners(inputs, behind)]
+    if inputs.polling is not None and any(map(polled, inputs.inbound)):
+        found.append(_listener("polled", _private_pipe(inputs.polling.entrance.host), behind, None) | _OWN_LIMIT)
     log = [_access_log(inputs.logs / f"{INTERNAL}.log", INTERNAL_LOG)] if inputs.tuning.access_logs else []
     found += ingress.listeners(inputs, route_file(inputs.directory, ingress.SIDE))
     found += transit.source_listeners(inputs, route_file(inputs.directory, transit.SIDE), log)

@@ -197,6 +197,20 @@ class BfiaInbox:
 
 
 @dataclass(frozen=True, slots=True)
+class PollingSockets:
+    """For tunnels in Kuscia's frames (polling/)."""
+
+    partners: SocketAddress
+    """Where partners fetch calls, and reply."""
+    calls: SocketAddress
+    """Where our own calls become frames."""
+    entrance: SocketAddress
+    """Where Envoy takes calls that we fetched."""
+    secret: SecretValue
+    """By which these are told from others; a new one at each start."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """Sizes and times with the reasons for their defaults."""
 
@@ -298,6 +312,8 @@ class SnapshotInputs:
     """None: no partner speaks BFIA."""
     transport: TransportInbox | None = None
     """None: there is no message queue here."""
+    polling: PollingSockets | None = None
+    """None: no tunnel is in Kuscia's frames."""
     tuning: Tuning = Tuning()
 
     @property

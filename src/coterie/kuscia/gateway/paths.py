@@ -86,6 +86,21 @@ class GatewayPaths:
         return self._socket("ptp-own.sock")
 
     @property
+    def poll_socket(self) -> SocketAddress:
+        """Where partners fetch calls in Kuscia's frames."""
+        return self._socket("poll.sock")
+
+    @property
+    def poll_calls_socket(self) -> SocketAddress:
+        """Where calls to such partners become frames."""
+        return self._socket("poll-own.sock")
+
+    @property
+    def poll_entrance_socket(self) -> SocketAddress:
+        """Where Envoy takes calls that we fetched."""
+        return self._socket("poll-in.sock")
+
+    @property
     def bfia_socket(self) -> SocketAddress:
         """Where scheduling requests of partners that speak BFIA arrive."""
         return self._socket("bfia.sock")

@@ -13,6 +13,7 @@ Only calls of our own pods find a sister. What we carry for others goes down a t
 from __future__ import annotations
 
 from coterie.kuscia.gateway.clusters import cluster, http2_options
+from coterie.kuscia.gateway.egress import polled
 from coterie.kuscia.gateway.model import Route, SnapshotInputs
 from coterie.kuscia.gateway.names import HANDSHAKE_SERVICE, TUNNEL_HERE, Json, header
 from coterie.kuscia.gateway.service_hosts import ALL, send_to
@@ -27,7 +28,7 @@ def clusters(inputs: SnapshotInputs) -> list[Json]:
     """For each tunnelled destination: our domain's gateways at which it answers now."""
     if not inputs.peer_gateways:
         return []
-    tunnelled = (route for route in inputs.outbound if route.tunnel and not route.via)
+    tunnelled = (route for route in inputs.outbound if route.tunnel and not route.via and not polled(route))
     return [_gateways(inputs, route) for route in tunnelled if not obstacle(inputs, route)]
 
 
@@ -62,7 +63,7 @@ def among_gateways(inputs: SnapshotInputs, carrier: Route | None, host: Json) ->
     What comes marked goes down the tunnel here or nowhere, so that gateways never send each other round in circles.
     What our pods send is marked and goes to the gateway that has the tunnel, which names us and limits and encrypts.
     """
-    if carrier is None or not carrier.tunnel or not inputs.peer_gateways:
+    if carrier is None or not carrier.tunnel or polled(carrier) or not inputs.peer_gateways:
         return host
     marked = {"name": TUNNEL_HERE, "present_match": True}
     naming = host.pop("request_headers_to_add", [])

@@ -21,6 +21,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from coterie.kuscia.gateway.addresses import PodNetwork
+from coterie.kuscia.gateway.egress import polled
 from coterie.kuscia.gateway.matching import by_header, by_sender, header_like, then, verdict
 from coterie.kuscia.gateway.model import PodCaller, SnapshotInputs
 from coterie.kuscia.gateway.names import (
@@ -32,6 +33,7 @@ from coterie.kuscia.gateway.names import (
     KUSCIA_API_SERVICE,
     PTP_SESSION,
     RBAC,
+    RECEIVER_SERVICE,
     SCHEDULER_SERVICE,
     TRANSPORT_SERVICE,
     Json,
@@ -61,20 +63,24 @@ _SESSIONS_OF = "sessions-of-"
 def pod_rules(inputs: SnapshotInputs) -> Json:
     if inputs.pods is None:
         # They share the machine's network and cannot be told apart. Peer gateways ask for the handshake here.
-        return _rules((*_NODES_OWN, TRANSPORT_SERVICE), _ALLOWED)
+        return _rules(inputs, (*_NODES_OWN, TRANSPORT_SERVICE), _ALLOWED)
     by_pod = by_sender(_by_address(inputs.pods, inputs.callers), _UNKNOWN)
     reserved = (*_NODES_OWN, HANDSHAKE_SERVICE)
     if inputs.transport is None:
-        return _rules((*reserved, TRANSPORT_SERVICE), then(by_pod))
-    made = _rules(reserved, then(by_pod))
+        return _rules(inputs, (*reserved, TRANSPORT_SERVICE), then(by_pod))
+    made = _rules(inputs, reserved, then(by_pod))
     made["matcher"]["matcher_list"]["matchers"] += header_like(
         AUTHORITY, _named((TRANSPORT_SERVICE,)), then(_by_task(inputs)), _NOT_ALLOWED
     )["matcher_list"]["matchers"]
     return made
 
 
-def _rules(reserved: Iterable[str], others: Json) -> Json:
-    return {"@type": RBAC, "matcher": header_like(AUTHORITY, _named(reserved), _RESERVED, others)}
+def _rules(inputs: SnapshotInputs, reserved: Iterable[str], others: Json) -> Json:
+    hosts = _named(reserved)
+    # A pod that polled in our place would get calls that are meant for others.
+    if fetched := sorted(route.source for route in inputs.inbound if polled(route)):
+        hosts += f"|(?i){RECEIVER_SERVICE}\\.({'|'.join(map(re.escape, fetched))})\\.svc.*"
+    return {"@type": RBAC, "matcher": header_like(AUTHORITY, hosts, _RESERVED, others)}
 
 
 def _named(services: Iterable[str]) -> str:

@@ -41,6 +41,7 @@ from coterie.kuscia.gateway.clusters import (
 from coterie.kuscia.gateway.crypt import routing as crypt
 from coterie.kuscia.gateway.crypt.exchange import RouteSide
 from coterie.kuscia.gateway.egress import (
+    POLLED,
     carrier,
     credentials,
     end_to_end,
@@ -105,6 +106,7 @@ from coterie.kuscia.gateway.names import (
     seconds,
 )
 from coterie.kuscia.gateway.pod_access import sessions_of, transport_hosts
+from coterie.kuscia.gateway.polling import config as polling
 from coterie.kuscia.gateway.service_hosts import (
     ALL,
     NOT_OPENED,
@@ -145,7 +147,7 @@ def external_routes(inputs: SnapshotInputs, live: frozenset[str]) -> Json:
         *_carried(inputs, live),
         *transit.carrier_hosts(inputs, live),
         *transit.inner_hosts(inputs),
-        tunnel.poll_refusal(inputs),
+        polling.receiver_host(inputs),
         _closed(inputs),
     ]
     listed = [_handshake_host(inputs, outside=True), *(without_secrets(each) for each in hosts)]
@@ -529,6 +531,8 @@ def _forward(
         if prefix := port.path_prefix.strip("/"):
             action["prefix_rewrite"] = f"/{prefix}/"
         route: Json = {"match": match, "route": action}
+        if port is POLLED:
+            route["request_headers_to_add"] = polling.path_header()
         if bandwidth is not None:
             route["typed_per_filter_config"] = {BANDWIDTH_FILTER: bandwidth}
         made.append(route)

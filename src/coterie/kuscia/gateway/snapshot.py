@@ -28,6 +28,7 @@ from coterie.kuscia.gateway.names import (
     address,
 )
 from coterie.kuscia.gateway.pod_access import pod_rules
+from coterie.kuscia.gateway.polling import config as polling
 from coterie.kuscia.gateway.routes import EXTERNAL, INTERNAL, external_routes, internal_routes, transit_routes
 from coterie.kuscia.gateway.snapshot_cache import forget_unused
 
@@ -70,6 +71,7 @@ def snapshot(inputs: SnapshotInputs) -> EnvoyResources:
             *tunnel.accepting_clusters(inputs),
             *peer_gateways.clusters(inputs),
             *tunnel.dialling_clusters(inputs),
+            *polling.clusters(inputs),
             *ingress.clusters(inputs),
         ]
     )

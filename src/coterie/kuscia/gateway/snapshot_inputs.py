@@ -35,6 +35,7 @@ from coterie.kuscia.api.kuscia_wire import KusciaWireForm, wire_faults
 from coterie.kuscia.api.types.domain import BFIA_PROTOCOL, KUSCIA_PROTOCOL, Domain, DomainRoute, Gateway
 from coterie.kuscia.gateway.addresses import KeyPair, Protocol, SocketAddress
 from coterie.kuscia.gateway.certificate_validity import next_change, out_of_date
+from coterie.kuscia.gateway.egress import polled
 from coterie.kuscia.gateway.model import (
     MASTER,
     BfiaInbox,
@@ -43,6 +44,7 @@ from coterie.kuscia.gateway.model import (
     EvidenceInbox,
     FunctionsInbox,
     PodCaller,
+    PollingSockets,
     Route,
     RoutePort,
     SnapshotInputs,
@@ -102,6 +104,8 @@ class GatewayObjects:
     """Where our own API listens for this gateway, in plain text; None where there is none."""
     crypt: Path | None = None
     """The socket of the process that encrypts bodies."""
+    polling_secret: SecretValue | None = None
+    """By which calls that were fetched in Kuscia's frames are known to Envoy."""
     master: Route | None = None
     """A lite's way to its control plane, as agreed on before any object could be read."""
     callers: tuple[PodCaller, ...] = ()
@@ -192,6 +196,7 @@ def inputs_of(
         evidence=_evidence(world, settings, places),
         transport=_transport(world, settings, places),
         bfia=_bfia(world, settings, places),
+        polling=_polling(world, routes, places),
         limits=limits_of(world.services),
         task_links=task_links_of(world.services, settings.domain),
         peer_gateways=_peer_gateways(world.peer_gateways, settings),
@@ -202,6 +207,14 @@ def inputs_of(
         transit=tuple(grant for each in world.routes if not each.metadata.deleting for grant in grants_of(each)),
     )
     return inputs, problems
+
+
+def _polling(world: GatewayObjects, routes: Iterable[Route], places: GatewayPaths) -> PollingSockets | None:
+    if world.polling_secret is None or not any(map(polled, routes)):
+        return None
+    return PollingSockets(
+        places.poll_socket, places.poll_calls_socket, places.poll_entrance_socket, world.polling_secret
+    )
 
 
 def _shows_none(route: Route, ours: str) -> bool:

@@ -96,6 +96,7 @@ class SnapshotSource:
         on_ingresses: Callable[[frozenset[str]], None] | None = None,
         bearers: BearerTokens | None = None,
         crypt: BodyEncryptionProcess | None = None,
+        polling_secret: SecretValue | None = None,
         callers: PodCallers | None = None,
         api: Callable[[], SocketAddress | None] = lambda: None,
         master: Callable[[], Route | None] = lambda: None,
@@ -117,6 +118,7 @@ class SnapshotSource:
         self._on_ingresses = on_ingresses
         self._bearers = bearers
         self._crypt = crypt
+        self._polling_secret = polling_secret
         self._callers = callers or PodCallers()
         self._callers.restore(_callers_of_earlier_life(places))
         self._callers.on_change = self._callers_changed
@@ -258,6 +260,7 @@ class SnapshotSource:
         socket = self._crypt.settings.socket if self._crypt is not None else None
         callers = self._callers.snapshot()
         world = replace(world, api=self._api(), master=self._master(), crypt=socket, callers=callers)
+        world = replace(world, polling_secret=self._polling_secret)
         if len(world.routes) + len(world.services) > _MANY:
             return await asyncio.to_thread(self._make, world)
         return self._make(world)

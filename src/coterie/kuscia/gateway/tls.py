@@ -17,6 +17,7 @@ from coterie.base.pki import trust_anchor
 from coterie.kuscia.api.kuscia_wire import KusciaWireForm
 from coterie.kuscia.gateway.addresses import KeyPair, Protocol
 from coterie.kuscia.gateway.certificate_validity import is_undated
+from coterie.kuscia.gateway.egress import polled
 from coterie.kuscia.gateway.identity import about, pins
 from coterie.kuscia.gateway.model import Route, RoutePort, SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.names import DOWNSTREAM_TLS, UPSTREAM_TLS, Json, file_source
@@ -46,7 +47,7 @@ def secrets(inputs: SnapshotInputs) -> dict[str, Json]:
     if inputs.protocol is Protocol.MTLS:
         found[PEERS] = {"name": PEERS, "validation_context": peers_context(inputs)}
     if inputs.identity is not None and inputs.external is not None:
-        tunnels = [route for route in inputs.outbound if route.tunnel and not route.via]
+        tunnels = [route for route in inputs.outbound if route.tunnel and not route.via and not polled(route)]
         found[TUNNELS] = {"name": TUNNELS, "validation_context": _pinned(tunnels)}
     return found
 

@@ -36,6 +36,7 @@ from coterie.kuscia.gateway.egress import (
     lacks_token,
     live_ways,
     outbound_name,
+    polled,
 )
 from coterie.kuscia.gateway.identity import access_of_domains, pins
 from coterie.kuscia.gateway.model import Route, RoutePort, SnapshotInputs, SnapshotProblem, TransitGrant
@@ -78,6 +79,8 @@ def obstacle(inputs: SnapshotInputs, route: Route) -> str:
             f" by which to tell it from {route.via}"
         )
     leaving = carrier(inputs, route)
+    if leaving is not None and polled(leaving):
+        return f"{leaving.destination} fetches calls in Kuscia's frames, which carry no connections of others"
     if leaving is not None and not leaving.tunnel and _opening(leaving.ports) is None and leaving.ports:
         return f"the way to {route.via} has a path prefix, which only requests can pass that go hop by hop"
     return ""
@@ -256,7 +259,7 @@ def _pass_on(inputs: SnapshotInputs, route: Route, live: frozenset[str]) -> Json
             "routes": [{"match": _MATCH, "route": _connect(inputs, _pipe_name(route), {})}],
         }
     leaving = carrier(inputs, route)
-    if leaving is None or not (route.via or route.tunnel):
+    if leaving is None or polled(leaving) or not (route.via or route.tunnel):
         return None
     return _onwards(inputs, route.destination, leaving, live)
 
@@ -265,7 +268,7 @@ def _pass_on(inputs: SnapshotInputs, route: Route, live: frozenset[str]) -> Json
 
 
 def _tunnelled_carriers(inputs: SnapshotInputs) -> set[str]:
-    dialled = {route.source for route in inputs.inbound if route.tunnel and not route.via}
+    dialled = {route.source for route in inputs.inbound if route.tunnel and not route.via and not polled(route)}
     return {route.via for route in inputs.inbound if end_to_end(inputs, route)} & dialled
 
 

@@ -15,8 +15,8 @@ Only HTTP/2 is spoken inside, whatever the calls themselves speak.
 
 Where alice has several gateways, a tunnel ends at one of them: `peer_gateways.py`.
 
-Kuscia's gateways do not dial such tunnels, they ask for calls by polling `receiver.<domain>.svc`; that is answered by a
-refusal that says so.
+Kuscia's gateways do not dial such tunnels, they ask for calls by polling `receiver.<domain>.svc`: `polling/`, for routes that
+ask for it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from __future__ import annotations
 from coterie.kuscia.gateway import tls
 from coterie.kuscia.gateway.addresses import SocketAddress
 from coterie.kuscia.gateway.clusters import cluster, http2_options
-from coterie.kuscia.gateway.egress import TUNNEL, outbound_name
-from coterie.kuscia.gateway.identity import about, access_of_anyone, pins
+from coterie.kuscia.gateway.egress import TUNNEL, outbound_name, polled
+from coterie.kuscia.gateway.identity import about, pins
 from coterie.kuscia.gateway.model import Route, RoutePort, SnapshotInputs, SnapshotProblem
 from coterie.kuscia.gateway.names import (
-    ACCESS_FILTER,
     COMPOSITE_CLUSTER,
     HTTP_OPTIONS,
     REVERSE_CLUSTER,
@@ -37,7 +36,6 @@ from coterie.kuscia.gateway.names import (
     T,
     seconds,
 )
-from coterie.kuscia.gateway.service_hosts import ALL, refusal
 
 _FINGERPRINT = "%DOWNSTREAM_PEER_FINGERPRINT_256%"
 
@@ -70,6 +68,8 @@ def reverse_tunnel_filter_chain(inputs: SnapshotInputs) -> Json | None:
 
 def obstacle(inputs: SnapshotInputs, route: Route) -> str:
     """Why no tunnel of the destination's can end here; empty when one can."""
+    if polled(route):
+        return "" if inputs.polling is not None else "Kuscia's tunnels are not available here"
     if inputs.external is None:
         return f"{route.destination} is to open a tunnel to us, and we have no public port either"
     if inputs.identity is None:
@@ -82,7 +82,7 @@ def obstacle(inputs: SnapshotInputs, route: Route) -> str:
 def accepting_clusters(inputs: SnapshotInputs) -> list[Json]:
     found = []
     for route in inputs.outbound:
-        if route.tunnel and not route.via and not obstacle(inputs, route):
+        if route.tunnel and not route.via and not polled(route) and not obstacle(inputs, route):
             socket, problem = tls.upstream(inputs, route, TUNNEL)
             if problem is None:
                 found += _reverse(inputs, route, socket)
@@ -119,16 +119,6 @@ def _provided(inputs: SnapshotInputs, name: str, kind: str, config: Json) -> Jso
     return made | {"lb_policy": "CLUSTER_PROVIDED", "cluster_type": {"name": kind, "typed_config": config}}
 
 
-def poll_refusal(inputs: SnapshotInputs) -> Json:
-    message = "This gateway is no receiver to poll. To be called without a public port, dial it: see REVERSE-TUNNEL."
-    return {
-        "name": "receiver",
-        "domains": [f"receiver.{name}.svc" for name in inputs.names],
-        "routes": [{"match": ALL, **refusal(501, message)}],
-        "typed_per_filter_config": {ACCESS_FILTER: access_of_anyone()},
-    }
-
-
 # ---- the side that dials ----
 
 
@@ -157,7 +147,7 @@ def dialling(inputs: SnapshotInputs) -> tuple[list[tuple[Route, Route, RoutePort
     """The tunnels we open: the route whose calls come along, and the way to the partner."""
     found, problems = [], []
     for route in inputs.inbound:
-        if not route.tunnel or route.via:
+        if not route.tunnel or route.via or polled(route):
             continue
         way = _dialled(inputs, route)
         if isinstance(way, str):

@@ -20,7 +20,7 @@ from coterie.kuscia.api.types.data import DATA_TYPES, DEFAULT_SOURCE, DataColumn
 from coterie.kuscia.sources.protocol import FileFormat
 
 _NAME_PART = 16
-FILE_SOURCES = ("localfs", "oss", "azure", "http")
+FILE_SOURCES = ("localfs", "oss", "azure", "gcs", "http")
 """Kinds whose tables are files of some format."""
 
 

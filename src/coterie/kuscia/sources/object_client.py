@@ -86,11 +86,15 @@ class ObjectClient:
             raise SourceError(f"{key} was replaced while it was read; read it again")
         raise SourceError(f"{self._host} refused {key}: {status} {code}".rstrip())
 
+    def tag_of(self, response: aiohttp.ClientResponse) -> str:
+        """Which version it is that comes."""
+        return response.headers.get("ETag", "")
+
     async def head(self, key: str) -> tuple[int, str] | None:
         """Size and tag; None when there is no such object."""
         try:
             async with self.request("HEAD", key) as response:
-                return int(response.headers.get("Content-Length", "0")), response.headers.get("ETag", "")
+                return int(response.headers.get("Content-Length", "0")), self.tag_of(response)
         except DataNotFound:
             return None
 

@@ -157,7 +157,7 @@ class _Stream:
         if not self._position:
             # Replaced since it was found? Then the new one is as good, if all of it is of that one.
             size = int(answer.headers.get("Content-Length", self._found.size))
-            self._found = replace(self._found, size=size, tag=answer.headers.get("ETag", ""))
+            self._found = replace(self._found, size=size, tag=self._client.tag_of(answer))
 
     def drop(self) -> None:
         if self._answer is not None:

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from coterie.kuscia.sources.azure_blobs import azure_blobs
 from coterie.kuscia.sources.delta import delta
+from coterie.kuscia.sources.gcs_objects import gcs_objects
 from coterie.kuscia.sources.http_files import http_files
 from coterie.kuscia.sources.iceberg import iceberg
 from coterie.kuscia.sources.localfs import localfs
@@ -26,6 +27,7 @@ BUILT_IN: Mapping[str, Opener] = {
     "localfs": localfs,
     "oss": s3,
     "azure": azure_blobs,
+    "gcs": gcs_objects,
     "mysql": mysql,
     "postgresql": postgresql,
     "http": http_files,

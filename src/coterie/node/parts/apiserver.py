@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from coterie.base.files import private_directory
 from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.http.messages import UserInfo
-from coterie.http.server import HttpServer
+from coterie.http.server import HttpLimits, HttpServer
 from coterie.kube.api.status_response import status_response
 from coterie.kube.apiserver.audit import AuditSink, FileSink, SelectedSink
 from coterie.kube.apiserver.auth.authn import user_from_certificate
@@ -86,6 +87,12 @@ def _is_address(text: str) -> bool:
     return True
 
 
+def _connections_possible() -> int:
+    """Each agent keeps a dozen watches: half of the files that this process may open, and not less than the default."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(HttpLimits().max_connections, soft // 2)
+
+
 def _file_names(pair: tuple[Path, Path]) -> tuple[str, str]:
     return str(pair[0]), str(pair[1])
 
@@ -150,7 +157,12 @@ class ApiPlane:
             ),
             clock,
         )
-        self._http = HttpServer(self.server.handle, user_of=user_from_certificate, problem_response=status_response)
+        self._http = HttpServer(
+            self.server.handle,
+            limits=HttpLimits(max_connections=_connections_possible()),
+            user_of=user_from_certificate,
+            problem_response=status_response,
+        )
 
     @property
     def ca_pem(self) -> bytes:

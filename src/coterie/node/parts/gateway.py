@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from coterie.base.files import private_directory
 from coterie.base.lazy_import import lazy_import
 from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
+from coterie.base.secret import SecretValue
 from coterie.http.messages import Handler
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
@@ -50,6 +52,8 @@ from coterie.kuscia.gateway.ingress_status import IngressStatuses, point_of
 from coterie.kuscia.gateway.model import Route
 from coterie.kuscia.gateway.names import ORIGIN
 from coterie.kuscia.gateway.paths import GatewayPaths
+from coterie.kuscia.gateway.polling.poller import CallPoller
+from coterie.kuscia.gateway.polling.receiver import PollReceiver
 from coterie.kuscia.gateway.registration.server import RegistrationServer
 from coterie.kuscia.gateway.settings import GatewaySettings
 from coterie.kuscia.gateway.snapshot_source import SnapshotSource
@@ -204,6 +208,7 @@ def gateway_parts(
         CryptSettings(domain, places.run, places.logs, logging=paths.logging, log_rotation=settings.log_rotation),
         clock=clock,
     )
+    fetched = SecretValue(secrets.token_urlsafe(32))
     bearers = BearerTokens(client, lambda: feed.notify_change(), clock=clock) if settings.control_plane else None
     callers = PodCallers()
     effective = EffectiveTokens(client, informers, domain, instance, clock)
@@ -219,6 +224,7 @@ def gateway_parts(
         on_ingresses=statuses.served if statuses is not None else None,
         bearers=bearers,
         crypt=crypt,
+        polling_secret=fetched,
         callers=callers,
         api=api,
         master=master,
@@ -258,7 +264,16 @@ def gateway_parts(
         first.append(bearers)
     if settings.diagnose:
         first.append(_diagnostic_server(domain, places, client, clock))
-    groups: list[list[Runnable]] = [first, [envoy, feed, effective.controller], [shaking, heartbeat, usage]]
+    first.append(PollReceiver(domain, Path(places.poll_socket.host), Path(places.poll_calls_socket.host)))
+    poller = CallPoller(
+        domain,
+        Path(places.node_socket.host),
+        Path(places.poll_entrance_socket.host),
+        fetched,
+        lambda: feed.inputs,
+        clock=clock,
+    )
+    groups: list[list[Runnable]] = [first, [envoy, feed, effective.controller], [shaking, heartbeat, usage, poller]]
     if statuses is not None:
         groups[-1].append(statuses.controller)
     return GatewayParts(envoy, feed, callers, groups)

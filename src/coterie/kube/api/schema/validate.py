@@ -32,6 +32,8 @@ _JSON_TYPES: Final[dict[type, str]] = {
     type(None): "null",
 }
 _ANYTHING: Final = Schema()
+_REDUCED: Final[dict[tuple[int, tuple[str, ...]], tuple[Schema, Schema]]] = {}
+_MOST_REDUCED: Final = 1000
 _ROOT: Final = "<nil>"
 """How Kubernetes names the object itself when a fault has no field."""
 
@@ -41,8 +43,21 @@ def validate_update(obj: dict[str, Any], old: dict[str, Any], schema: Schema) ->
     kept = [key for key, value in obj.items() if key in schema.properties and value is old.get(key)]
     if not kept or schema.all_of or schema.any_of or schema.one_of or schema.not_ is not None:
         return validate(obj, schema)
+    return validate(obj, _without(schema, tuple(kept)))
+
+
+def _without(schema: Schema, kept: tuple[str, ...]) -> Schema:
+    """The schema in which these properties may be anything. Remembered: a kind has few combinations of them, and making one takes
+    as long as checking a small object."""
+    known = _REDUCED.get((id(schema), kept))
+    if known is not None and known[0] is schema:
+        return known[1]
     properties = {key: node for key, node in schema.properties.items() if key not in kept}
-    return validate(obj, replace(schema, properties=properties | dict.fromkeys(kept, _ANYTHING)))
+    made = replace(schema, properties=properties | dict.fromkeys(kept, _ANYTHING))
+    if len(_REDUCED) >= _MOST_REDUCED:
+        _REDUCED.clear()
+    _REDUCED[id(schema), kept] = (schema, made)
+    return made
 
 
 def validate(obj: Any, schema: Schema, path: str = "") -> list[FieldError]:

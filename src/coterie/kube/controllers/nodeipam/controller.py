@@ -49,15 +49,25 @@ class NodeIpam:
         self._checked: set[tuple[str, tuple[str, ...]]] = set()
         """uid and ranges of Nodes that are in order, so that their heartbeats cost nothing."""
         self._releases = 0
+        self._full: dict[str, int] = {}
+        """Pools without a free range, and how many had been released by then: until another is, nobody needs to look again."""
         self._log = logger("controllers.nodeipam")
 
     def keys_of_node(self, node: Node) -> Iterable[ObjectKey]:
+        known, current = self._known.get(node.metadata.name), self.nodes.cache.get(node.metadata.name)
+        if known is None or (
+            current is not None and known[0] == current.metadata.uid and known[2] == ranges_of(current)
+        ):
+            return [node.key]  # nothing became free: a heartbeat, or a Node that is new
         return [node.key, *(ObjectKey("", name) for name in self._waiting if name != node.metadata.name)]
 
     async def reconcile(self, key: ObjectKey) -> Result:
         name = key.name
         node = self.nodes.cache.get(name)
         if node is not None and (node.metadata.uid, ranges_of(node)) in self._checked:
+            return DONE
+        if node is not None and self._finds_nothing(node):
+            await self._say(node, exhausted(self._settings))
             return DONE
         self._note_all()
         if node is None:
@@ -76,6 +86,13 @@ class NodeIpam:
             await self._say(node, assigned(ranges_of(node)))
             self._checked.add((node.metadata.uid, ranges_of(node)))
         return DONE
+
+    def _finds_nothing(self, node: Node) -> bool:
+        """Without looking at all Nodes: thousands may be without a range, each with its heartbeats."""
+        name = node.metadata.name
+        if ranges_of(node) or name in self._settings.reserved or name in self._known:
+            return False
+        return self._full.get(pool_of(node)) == self._releases
 
     def _note_all(self) -> None:
         """Remember the ranges of all Nodes, and release those of Nodes that are gone."""
@@ -99,6 +116,7 @@ class NodeIpam:
         pool_state = self._pools.setdefault(pool_name, RangePool())
         chosen = choose(meta.name, used, pool_state, self._settings)
         if chosen is None:
+            self._full[pool_name] = self._releases
             await self._say(node, exhausted(self._settings))
             return
         # The version: an agent that writes its own range at this moment wins.

@@ -78,6 +78,7 @@ from coterie.kuscia.api.waiting import WaitReason
 from coterie.kuscia.control.job_evidence import JobEvidence
 from coterie.kuscia.control.job_metrics import JobMetrics
 from coterie.kuscia.control.log_facts import facts_of_job
+from coterie.kuscia.control.nodes_of_domains import NodesOfDomains
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.task_counters import TASK_COUNTERS
 from coterie.kuscia.control.task_witnesses import START, TaskWitnesses
@@ -149,6 +150,7 @@ class KusciaJobReconciler:
         self.domains = informers.get(DOMAINS)
         self.images = informers.get(APP_IMAGES)
         self.nodes = informers.get(NODES)
+        self._nodes_of = NodesOfDomains(self.nodes).of
         self.routes = informers.get(DOMAIN_ROUTES)
         self.datas = informers.get(DOMAIN_DATAS)
         self.grants = informers.get(DOMAIN_DATA_GRANTS)
@@ -208,16 +210,17 @@ class KusciaJobReconciler:
         there = {name for name in ids if self.tasks.cache.get(name, CROSS_DOMAIN) is not None}
         named = {job.spec.initiator, *job.spec.party_domains}
         engines = self._engines(job)
-        prepared = self._statements(job, engines)
+        images = self._images(job)
+        prepared = self._statements(job, engines, images)
         return JobView(
             job=job,
             domains={name: found for name in named if (found := self.domains.cache.get(name)) is not None},
-            images=self._images(job),
-            ungranted=self._ungranted(job),
+            images=images,
+            ungranted=self._ungranted(job, images),
             bandwidth=self._bandwidth(job),
             tasks=tasks,
             foreign_tasks=frozenset(there - tasks.keys()),
-            admission=self._admission(job),
+            admission=self._admission(job, images),
             age=self._age(job),
             now=rfc3339(self._clock.now()),
             statements={party: each.statement for party, each in prepared.items()},
@@ -230,10 +233,9 @@ class KusciaJobReconciler:
         if job.status.phase not in JOB_NEW:
             return {}
         ours = [name for name in job.spec.party_domains if is_own(self.domains.cache.get(name))]
-        nodes = self.nodes.cache.list()
-        return {name: domain_bandwidth(name, nodes, self.routes.cache.list(name)) for name in ours}
+        return {name: domain_bandwidth(name, self._nodes_of(name), self.routes.cache.list(name)) for name in ours}
 
-    def _ungranted(self, job: KusciaJob) -> tuple[str, ...]:
+    def _ungranted(self, job: KusciaJob, images: Mapping[str, AppImage]) -> tuple[str, ...]:
         if job.status.phase not in JOB_NEW:
             return ()
         ours = sorted(
@@ -241,7 +243,7 @@ class KusciaJobReconciler:
         )
         datas = {name: self.datas.cache.list(name) for name in ours}
         given = {name: self.grants.cache.list(name) for name in ours}
-        return ungranted(job.spec, ours, datas, given, self._clock.now(), self._images(job))
+        return ungranted(job.spec, ours, datas, given, self._clock.now(), images)
 
     def _images(self, job: KusciaJob) -> dict[str, AppImage]:
         """All by name, and by what the job's tasks write the newest that may be used for it here."""
@@ -281,12 +283,11 @@ class KusciaJobReconciler:
         """What our domains offer for each task, until the job's parties have agreed."""
         if job.status.phase not in JOB_NEW and job.status.phase != JobPhase.AWAITING_APPROVAL:
             return {}
-        nodes = self.nodes.cache.list()
         out: dict[tuple[str, str], tuple[LocalEngine, ...]] = {}
         for party in job.spec.party_domains:
             if not is_own(self.domains.cache.get(party)):
                 continue
-            digests = node_digests(party, nodes)
+            digests = node_digests(party, self._nodes_of(party))
             tasks = [task for task in job.spec.tasks if any(each.domain_id == party for each in task.parties)]
             offers = {
                 text: local_engines(self._versions(party, text, job), digests)
@@ -296,7 +297,10 @@ class KusciaJobReconciler:
         return out
 
     def _statements(
-        self, job: KusciaJob, engines: Mapping[tuple[str, str], Sequence[LocalEngine]]
+        self,
+        job: KusciaJob,
+        engines: Mapping[tuple[str, str], Sequence[LocalEngine]],
+        images: Mapping[str, AppImage],
     ) -> dict[str, PreparedStatement]:
         """What our parties say of their part, as long as they did not. Raises EvidenceError."""
         if job.status.phase not in JOB_NEW and job.status.phase != JobPhase.AWAITING_APPROVAL:
@@ -304,7 +308,7 @@ class KusciaJobReconciler:
         stated = job.status.party_statements or {}
         named = {job.spec.initiator, *job.spec.party_domains}
         facts = StatementFacts(
-            images=self._images(job),
+            images=images,
             engines={key: tuple(each.offer for each in found) for key, found in engines.items()},
             datas=self.datas.cache.list,
             grants=self.grants.cache.list,
@@ -317,7 +321,7 @@ class KusciaJobReconciler:
             if party not in stated and is_own(self.domains.cache.get(party))
         }
 
-    def _admission(self, job: KusciaJob) -> AdmissionDecision:
+    def _admission(self, job: KusciaJob, images: Mapping[str, AppImage]) -> AdmissionDecision:
         """What the policy says to a partner's job that is new or waits for approval."""
         initiator = job.spec.initiator
         waits = job.status.phase in JOB_NEW or job.status.phase == JobPhase.AWAITING_APPROVAL
@@ -329,7 +333,7 @@ class KusciaJobReconciler:
             for name in ours
         }
         policy = self._quotas.policy_of(initiator)
-        asked = job_request(job.spec, ours, self._images(job), tables)
+        asked = job_request(job.spec, ours, images, tables)
         return admit(self._requires_approval, policy.spec if policy is not None else None, asked, self._clock.now())
 
     def _age(self, job: KusciaJob) -> float:

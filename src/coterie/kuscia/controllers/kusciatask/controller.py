@@ -78,6 +78,7 @@ from coterie.kuscia.api.types.partner_policy import PartnerPolicy
 from coterie.kuscia.api.types.task_resource import TASK_RESOURCES
 from coterie.kuscia.control.job_metrics import JobMetrics
 from coterie.kuscia.control.log_facts import facts_of_task
+from coterie.kuscia.control.nodes_of_domains import NodesOfDomains
 from coterie.kuscia.control.partner_quotas import PartnerQuotas, QuotaRefusal
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.control.task_counters import TASK_COUNTERS
@@ -173,6 +174,7 @@ class KusciaTaskReconciler:
         self.gateways = informers.get(GATEWAYS)
         self.images = informers.get(APP_IMAGES)
         self.nodes = informers.get(NODES)
+        self._nodes_of = NodesOfDomains(self.nodes).of
         self.domain_routes = informers.get(DOMAIN_ROUTES)
         self._limits: dict[str, tuple[render.LimitOf, ...]] = {}
         """By uid, of tasks whose spec was changed: the limits that their Services were last given."""
@@ -334,7 +336,8 @@ class KusciaTaskReconciler:
             links = request or pod_bits * len(party.pods)
             if not links:
                 continue
-            has = domain_bandwidth(party.domain, self.nodes.cache.list(), self.domain_routes.cache.list(party.domain))
+            nodes = self._nodes_of(party.domain)
+            has = domain_bandwidth(party.domain, nodes, self.domain_routes.cache.list(party.domain))
             if why := never_met(party.domain, has, pod_bits, links, everyone - {party.domain}):
                 return why
         return ""
