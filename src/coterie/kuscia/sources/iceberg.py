@@ -7,36 +7,26 @@ not used.
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from coterie.base.lazy_import import lazy_import
-from coterie.kuscia.sources.convert import convert, fit
-from coterie.kuscia.sources.files import selected
-from coterie.kuscia.sources.paths import partition_of, parts_of
+from coterie.kuscia.sources.lake_tables import LakeSource, partition_values
+from coterie.kuscia.sources.paths import parts_of
 from coterie.kuscia.sources.protocol import (
-    READ_ALL,
-    WRITE_PLAIN,
     DataLocation,
     DataNotFound,
     DataSource,
     SourceError,
     SourceForbidden,
     SourceInfo,
-    SourceReadOnly,
-    SourceUnreachable,
-    TableReadOptions,
-    TableSink,
-    TableWriteOptions,
 )
-from coterie.kuscia.sources.worker_thread import WorkerThread, stepping
 
 iceberg_table = lazy_import("pyiceberg.table")
 iceberg_serializers = lazy_import("pyiceberg.serializers")
@@ -49,84 +39,48 @@ _HINT = "version-hint.text"
 _LARGEST_HINT = 200
 _LARGEST_METADATA = 256 << 20
 _NUMBERED = re.compile(r"(?:v(\d{1,9})|(\d{1,9})-[0-9A-Za-z-]{1,80})\.metadata\.json")
-_READ_ONLY = "Iceberg tables are only read here; write to another source"
-_OUTSIDE = "the Iceberg table names files outside of its directory, or has links that lead out"
 
 
 def iceberg(info: SourceInfo) -> DataSource:
-    if not os.path.isabs(info.path):
-        raise SourceError("the source needs `path`, the absolute path of a directory with Iceberg tables")
-    if info.extra or info.endpoint or info.bucket:
-        raise SourceError("a source of kind iceberg has the setting `path` only")
-    return IcebergSource(Path(info.path))
+    return IcebergSource.of(info)
 
 
-class IcebergSource:
-    def __init__(self, root: Path) -> None:
-        self._root = root
+@dataclass(frozen=True, slots=True)
+class IcebergTable:
+    """A `LakeTable`."""
 
-    async def __aenter__(self) -> DataSource:
-        await asyncio.to_thread(self._check)
-        return self
+    table: Any
+    schema: pa.Schema
 
-    def _check(self) -> None:
-        try:
-            _ = iceberg_table.StaticTable
-        except ImportError as problem:
-            raise SourceUnreachable(
-                "Iceberg tables need the package pyiceberg: pip install coterie[iceberg]"
-            ) from problem
-        if not self._root.is_dir():
-            raise SourceUnreachable("the directory of the source is not there")
+    def rows(self, columns: tuple[str, ...], partition: Mapping[str, str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """One data file after the other: the library holds all batches of those that it reads at a time."""
+        condition = iceberg_expressions.AlwaysTrue()
+        for key, value in partition_values(self.schema, partition).items():
+            condition = iceberg_expressions.And(condition, iceberg_expressions.EqualTo(key, value.as_py()))
+        table = self.table
+        scan = table.scan(row_filter=condition, **({"selected_fields": columns} if columns else {}))
+        reader = iceberg_arrow.ArrowScan(table.metadata, table.io, scan.projection(), condition)
+        for task in scan.plan_files():
+            yield from reader.to_record_batches([task])
 
-    async def __aexit__(self, *problem: object) -> None:
-        """Nothing stays open."""
 
-    async def schema(self, place: DataLocation) -> pa.Schema:
-        lane = WorkerThread("iceberg")
-        try:
-            return await lane.run(lambda: self._opened(place)[1])
-        finally:
-            await lane.finish()
+class IcebergSource(LakeSource):
+    label = "Iceberg"
+    package = "pyiceberg"
 
-    @asynccontextmanager
-    async def read(
-        self, place: DataLocation, schema: pa.Schema | None, options: TableReadOptions = READ_ALL
-    ) -> AsyncIterator[AsyncIterator[pa.RecordBatch]]:
-        if options.raw:
-            raise SourceError("an Iceberg table has no bytes to be read as they are; read its rows")
-        keys = partition_of(place.partition)
+    def load_library(self) -> None:
+        _ = iceberg_table.StaticTable
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            with _iceberg_errors():
-                table, there = self._opened(place)
-                wanted = selected(schema if schema is not None else there, options.columns)
-                stored = selected(there, tuple(wanted.names))
-                row = 0
-                for batch in _rows(table, tuple(stored.names), _condition(there, keys)):
-                    for start in range(0, batch.num_rows, options.batch_rows):
-                        yield fit(batch.slice(start, options.batch_rows), wanted, row + start)
-                    row += batch.num_rows
+    def errors(self) -> AbstractContextManager[None]:
+        return _iceberg_errors()
 
-        async with stepping(batches) as stream:
-            yield stream
-
-    def write(
-        self, place: DataLocation, schema: pa.Schema, options: TableWriteOptions = WRITE_PLAIN
-    ) -> AbstractAsyncContextManager[TableSink]:
-        raise SourceReadOnly(_READ_ONLY)
-
-    async def delete(self, place: DataLocation) -> None:
-        raise SourceReadOnly(_READ_ONLY)
-
-    def _opened(self, place: DataLocation) -> tuple[Any, pa.Schema]:
-        """Blocks."""
-        folder = _confined(self._root, self._root.joinpath(*parts_of(place.uri)))
-        named = _confined(folder, newest(_confined(self._root, folder / _METADATA), place.uri))
+    def opened(self, place: DataLocation) -> IcebergTable:
+        folder = self.confined(self.root, self.root.joinpath(*parts_of(place.uri)))
+        named = self.confined(folder, newest(self.confined(self.root, folder / _METADATA), place.uri))
         with _iceberg_errors():
             if named.stat().st_size > _LARGEST_METADATA:
                 raise SourceError("the metadata of the Iceberg table is too large")
-            files = _confined_files(folder)
+            files = self._confined_files(folder)
             table = iceberg_table.StaticTable(
                 identifier=("static-table", place.uri),
                 metadata=iceberg_serializers.FromInputFile.table_metadata(files.new_input(str(named))),
@@ -135,15 +89,21 @@ class IcebergSource:
                 io=files,
                 catalog=iceberg_catalog.NoopCatalog("static-table"),
             )
-            return table, iceberg_arrow.schema_to_pyarrow(table.schema(), include_field_ids=False)
+            return IcebergTable(table, iceberg_arrow.schema_to_pyarrow(table.schema(), include_field_ids=False))
 
+    def _confined_files(self, folder: Path) -> Any:
+        """The library's files, of this folder only."""
+        files = iceberg_arrow.PyArrowFileIO({})
+        opened = files.new_input
 
-def _rows(table: Any, names: tuple[str, ...], condition: Any) -> Iterator[pa.RecordBatch]:
-    """One data file after the other: the library holds all batches of those that it reads at a time."""
-    scan = table.scan(row_filter=condition, selected_fields=names) if names else table.scan(row_filter=condition)
-    reader = iceberg_arrow.ArrowScan(table.metadata, table.io, scan.projection(), condition)
-    for task in scan.plan_files():
-        yield from reader.to_record_batches([task])
+        def confined(location: str) -> Any:
+            path = location.removeprefix("file://" if location.startswith("file:///") else "file:")
+            if not path.startswith("/") or path.startswith("//"):
+                raise SourceForbidden("the Iceberg table names files that are not in its directory")
+            return opened(str(self.confined(folder, Path(path))))
+
+        files.new_input = confined
+        return files
 
 
 def newest(folder: Path, uri: str) -> Path:
@@ -171,41 +131,7 @@ def newest(folder: Path, uri: str) -> Path:
     return last[0]
 
 
-def _confined(folder: Path, path: Path) -> Path:
-    """The path itself, if it is below the folder and no link leads elsewhere."""
-    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
-        raise SourceForbidden(_OUTSIDE)
-    return path
-
-
-def _confined_files(folder: Path) -> Any:
-    """The library's files, of this folder only."""
-    files = iceberg_arrow.PyArrowFileIO({})
-    opened = files.new_input
-
-    def confined(location: str) -> Any:
-        path = location.removeprefix("file://") if location.startswith("file:///") else location.removeprefix("file:")
-        if not path.startswith("/") or path.startswith("//"):
-            raise SourceForbidden(_OUTSIDE)
-        return opened(str(_confined(folder, Path(path))))
-
-    files.new_input = confined
-    return files
-
-
-def _condition(schema: pa.Schema, keys: Any) -> Any:
-    found = iceberg_expressions.AlwaysTrue()
-    for key, value in keys.items():
-        if key not in schema.names:
-            raise SourceError(f"there is no column {key}; there are {', '.join(schema.names)}")
-        typed = convert(pa.array([value]), schema.field(key).type, key)[0].as_py()
-        found = iceberg_expressions.And(found, iceberg_expressions.EqualTo(key, typed))
-    return found
-
-
 class _iceberg_errors:
-    """Errors of the library and of Arrow, as ours. Their texts name paths of the machine, so they are not repeated."""
-
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
