@@ -7,20 +7,17 @@ lines on the standard error, and on the standard output one sentence that says w
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from coterie.base import parent_death, pki
-from coterie.base.log import LogSettings, configure
+from coterie.base import pki
 from coterie.base.paths import DomainPaths
 from coterie.base.pki import PkiError
 from coterie.base.secret import SecretValue
 from coterie.kuscia.identity import domain_identity
+from coterie.node.stdin_request import answer_request
 
 
 def make(request: Mapping[str, Any]) -> None:
@@ -60,22 +57,5 @@ def problem_with(request: Mapping[str, Any]) -> str:
     return ""
 
 
-def main() -> int:
-    text = sys.stdin.read()
-    if not text:
-        return 1  # whoever asked was gone before it had said what for
-    order = json.loads(text)
-    configure(LogSettings(level=order["logLevel"], format=order["logFormat"]))
-    problem = problem_with(order)
-    print(problem)
-    return 1 if problem else 0
-
-
 if __name__ == "__main__":
-    parent_death.die_with_parent()
-    try:
-        answer = main()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os._exit(1)  # whoever asked is gone, and nobody is left to tell
-    sys.exit(answer)
+    answer_request(problem_with)

@@ -8,10 +8,7 @@ belongs to the event loop it is first used in, and because the identity is neede
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,9 +17,9 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from coterie.base import files, parent_death
+from coterie.base import files
 from coterie.base.clock import SYSTEM_CLOCK
-from coterie.base.log import LogSettings, configure, logger
+from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
 from coterie.base.pki import PkiError
 from coterie.base.secret import SecretValue
@@ -32,6 +29,7 @@ from coterie.kube.store.protocol import CompareFailed, PutOp, Store, StoreError,
 from coterie.kuscia.identity import domain_identity
 from coterie.node import api_keys_process
 from coterie.node.shared_identity import NEEDED, OPTIONAL, STORE_KEY, SharedIdentityError, open_sealed, seal, to_write
+from coterie.node.stdin_request import answer_request
 
 log = logger("node.identity")
 _RETRY_SECONDS = 2.0
@@ -138,22 +136,5 @@ def problem_with(request: Mapping[str, Any]) -> str:
     return ""
 
 
-def main() -> int:
-    text = sys.stdin.read()
-    if not text:
-        return 1  # whoever asked was gone before it had said what for
-    order = json.loads(text)
-    configure(LogSettings(level=order["logLevel"], format=order["logFormat"]))
-    problem = problem_with(order)
-    print(problem)
-    return 1 if problem else 0
-
-
 if __name__ == "__main__":
-    parent_death.die_with_parent()
-    try:
-        answer = main()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os._exit(1)  # whoever asked is gone, and nobody is left to tell
-    sys.exit(answer)
+    answer_request(problem_with)
