@@ -126,7 +126,9 @@ def test_an_engine_is_added_listed_and_removed(live: Any) -> None:
     removed = live("engine", "rm", "psi-image", "other", "sample")
     assert (removed.code, removed.lines) == (1, ["removed engine psi-image", "removed engine sample"])
     assert 'there is no engine "other"' in removed.err
-    assert 'there is no engine "psi-image"' in live("engine", "ls", "psi-image").err
+    gone = live("engine", "ls", "psi-image", "-o", "json")
+    assert (gone.code, gone.out) == (1, "")
+    assert 'there is no engine "psi-image"' in gone.err
 
 
 @pytest.mark.parametrize(

@@ -202,9 +202,9 @@ async def _list(session: CliSession, args: argparse.Namespace) -> int:
     if args.output == "name":
         for item in items:
             app.say(item["metadata"]["name"])
-    elif args.output in ("json", "yaml"):
+    elif args.output in ("json", "yaml") and (items or not args.words):
         objects = [{**_TYPE, **without_managed_fields(item)} for item in items]
-        app.write(as_text(objects[0] if len(args.words) == 1 and objects else as_list(objects), args.output))
+        app.write(as_text(objects[0] if len(args.words) == 1 else as_list(objects), args.output))
     elif items:
         rows = [engines.row(msgspec.convert(item, AppImage)) for item in items]
         table = plain_table(("NAME", "IMAGE", "ROLES", "PORTS"), rows)
