@@ -32,6 +32,8 @@ _FIRST = ("kusciajobs", "kusciadeployments", "kusciatasks", "taskresourcegroups"
 _PAUSE = 0.5
 _DEFINITIONS = "apiextensions.k8s.io/v1"
 _ESTABLISHED_SECONDS = 60.0
+_GONE_SECONDS = 60.0
+"""For the server itself, whatever controllers may take."""
 
 
 async def apply(session: CliSession, wanted: Sequence[Object]) -> int:
@@ -75,7 +77,7 @@ async def delete(session: CliSession, wanted: Sequence[Object], *, domains: bool
         gone += of_domains
     elif spaces:
         session.app.say(f"Namespaces of domains stay: {', '.join(sorted(spaces))} (--domains removes them)")
-    return await _until_gone(session, gone, seconds)
+    return await _until_gone(session, gone, max(seconds, _GONE_SECONDS))
 
 
 async def _until_gone(session: CliSession, things: Sequence[Object], seconds: float) -> int:
