@@ -32,6 +32,8 @@ _FIRST = ("kusciajobs", "kusciadeployments", "kusciatasks", "taskresourcegroups"
 _PAUSE = 0.5
 _DEFINITIONS = "apiextensions.k8s.io/v1"
 _ESTABLISHED_SECONDS = 60.0
+_GONE_SECONDS = 60.0
+"""For the server itself, whatever controllers may take."""
 
 
 async def apply(session: CliSession, wanted: Sequence[Object]) -> int:
@@ -61,12 +63,39 @@ async def delete(session: CliSession, wanted: Sequence[Object], *, domains: bool
         if each["kind"] == "Namespace" and each["metadata"]["name"] not in kept:
             continue  # of a domain: below
         await _remove(session, await _resource(session, each), each)
+    gone = [
+        each
+        for each in wanted
+        if each["kind"] in ("CustomResourceDefinition", "Namespace") and each["metadata"]["name"] not in spaces
+    ]
     if domains:
-        for name in spaces:
-            await _remove(session, NAMESPACES.resource, {"kind": "Namespace", "metadata": {"name": name}})
+        of_domains: list[Object] = [
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in spaces
+        ]
+        for each in of_domains:
+            await _remove(session, NAMESPACES.resource, each)
+        gone += of_domains
     elif spaces:
         session.app.say(f"Namespaces of domains stay: {', '.join(sorted(spaces))} (--domains removes them)")
-    return 0
+    return await _until_gone(session, gone, max(seconds, _GONE_SECONDS))
+
+
+async def _until_gone(session: CliSession, things: Sequence[Object], seconds: float) -> int:
+    """The server empties namespaces and removes kinds in its own time; whoever installs again at once would meet them."""
+    left = list(things)
+
+    async def none_left() -> bool:
+        for each in list(left):
+            try:
+                await session.client.get(Kind.dynamic(await _resource(session, each)), each["metadata"]["name"])
+            except NotFound:
+                left.remove(each)
+        return not left
+
+    if await _within(seconds, none_left):
+        return 0
+    session.app.warn(f"Still being deleted after {seconds:.0f} s: {', '.join(_shown(each) for each in left)}")
+    return 1
 
 
 async def _check_version(session: CliSession) -> None:

@@ -66,6 +66,8 @@ CONTROLLER_RULES: Final = (
 )
 LEASE_RULES: Final = ("create get update | coordination.k8s.io | leases",)
 """In `cross-domain`: who runs the controllers."""
+NODE_LEASE_RULES: Final = ("get | coordination.k8s.io | leases",)
+"""Whether nodes live, as `coterie status` and `coterie up` tell."""
 DOMAIN_NODE_RULES: Final = (
     "own create delete get list patch update watch | core | nodes",
     "get patch update | core | nodes/status",
@@ -88,6 +90,8 @@ def install_objects(namespace: str = NAMESPACE, agent: str = "") -> list[Object]
         _binding(CONTROLLERS_ROLE, "ClusterRole", CONTROLLERS_ROLE, account),
         _role("coterie:election", map(parse_rule, LEASE_RULES), CROSS_DOMAIN),
         _binding("coterie:election", "Role", "coterie:election", account, CROSS_DOMAIN),
+        _role("coterie:node-leases", map(parse_rule, NODE_LEASE_RULES), _NODE_LEASES),
+        _binding("coterie:node-leases", "Role", "coterie:node-leases", account, _NODE_LEASES),
         *(_role(name, rules) for name, rules in INSTALLED_ROLES.items()),
         _role(CLUSTER_ROLE, map(parse_rule, DOMAIN_NODE_RULES)),
         *_aggregated(),

@@ -256,8 +256,10 @@ def test_how_long_a_token_lives(period: int, life: float) -> None:
         (route(token(4, ready=False), token(5, ready=False)), HandshakeProgress.WAITING),
         (route(token(3), token(4, text="another")), HandshakeProgress.GONE),
         (route(token(3), begun=token(5)), HandshakeProgress.GONE),
+        (route(token(3)), HandshakeProgress.WAITING),
+        (route(), HandshakeProgress.WAITING),
     ],
-    ids=["no route", "not listed", "not loaded", "loaded", "a later one is loaded", "nor a later one", "another token", "replaced"],
+    ids=["no route", "not listed", "not loaded", "loaded", "a later one is loaded", "nor a later one", "another token", "replaced", "not seen yet", "first, not seen yet"],
 )  # fmt: skip
 def test_how_far_a_token_is(found: DomainRoute | None, progress: HandshakeProgress) -> None:
     assert responder_rules.progress(found, 4, "sealed-4") is progress

@@ -74,7 +74,10 @@ def progress(route: DomainRoute | None, revision: int, sealed: str) -> Handshake
             return HandshakeProgress.READY if _ready(listed, index) else HandshakeProgress.WAITING
     begun = tokens.revision_token
     coming = begun is not None and begun.revision == revision and begun.token == sealed
-    return HandshakeProgress.WAITING if coming else HandshakeProgress.GONE
+    known = [token.revision for token in listed] + ([begun.revision] if begun is not None else [])
+    # What we know may be older than what we wrote: an API server that is not our own answers before its watch tells.
+    behind = max(known, default=0) < revision
+    return HandshakeProgress.WAITING if coming or behind else HandshakeProgress.GONE
 
 
 def entry_of(route: DomainRoute, revision: str) -> tuple[RouteToken | None, bool]:
