@@ -207,7 +207,7 @@ def test_thousands_of_connections_leave_no_descriptor(tmp_path: Path) -> None:
                 if index % 3 == 1:
                     assert client.recv(4) == b"ping"
         until(lambda: pump.connections == 0)
-        until(lambda: descriptors() == idle)
+        until(lambda: descriptors() <= idle)  # fewer: what tests before this one left is collected
         left = [connect() for _ in range(50)]
         until(lambda: pump.connections == 50)
     for each in left:

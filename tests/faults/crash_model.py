@@ -267,8 +267,8 @@ async def list_when_up(client: Client, labels: str = MARK) -> tuple[dict[str, Ob
         return {name_of(obj): obj for obj in page.items}, int(page.resource_version)
 
 
-async def until_equal(read: Callable[[], object], wanted: object, seconds: float = 30.0) -> None:
-    """Give what follows the server time to catch up; what differs then is a failure."""
+async def until_equal(read: Callable[[], object], wanted: object, seconds: float = 90.0) -> None:
+    """Give what follows the server time to catch up (a client that failed often waits up to 39 s); what differs then is a failure."""
     for _ in range(int(seconds / 0.05)):
         if read() == wanted:
             return

@@ -214,7 +214,7 @@ async def functions_world(
     actor = HttpServer(agent.handle)
     _, port = await actor.listen("127.0.0.1", 0)
     agent.port = port
-    for module in ("actor_monitor", "controller", "spare_actors"):
+    for module in ("actor_monitor", "controller"):
         monkeypatch.setattr(f"coterie.functions.{module}.ACTOR_PORT", port)
     bus = MemoryBus(lambda: int(SYSTEM_CLOCK.now().timestamp() * 1000))
     directory.joinpath("var/storage/functions").mkdir(parents=True)

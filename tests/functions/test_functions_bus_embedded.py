@@ -195,3 +195,4 @@ async def test_a_writer_that_fails_leaves_nobody_waiting(tmp_path: Path, monkeyp
         await bus.publish([entry("a", "k")])
     with pytest.raises(BusError, match="closed"):
         await reader
+    await asyncio.to_thread(bus._writer._thread.join, 60)  # before the hook for its exception is taken away
