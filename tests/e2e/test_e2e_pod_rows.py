@@ -192,7 +192,7 @@ def test_kubectl_debug_attaches_to_an_ephemeral_container(autonomy: Cluster) -> 
     assert now["status"]["ephemeralContainerStatuses"][0]["restartCount"] == 0
     # A second one, without a target: its own processes, the same network.
     autonomy.do(f"debug target --image={HOST_IMAGE} -c net --attach=false -- readlink /proc/self/ns/net")
-    until("the output is there", lambda: "net:[" in autonomy.logs("target", "-c", "net"))
+    until("the output is there", lambda: "net:[" in autonomy.try_("logs", "target", "-c", "net").out)
     assert autonomy.logs("target", "-c", "net") == autonomy.do("exec target -c main -- readlink /proc/self/ns/net")
 
 

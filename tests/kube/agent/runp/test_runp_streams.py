@@ -162,13 +162,14 @@ async def test_long_lines_partial_lines_and_bytes_are_kept(runp):
 
 async def test_logs_rotate(tmp_path):
     async with RunpHarness.opened(tmp_path, log_bytes=20_000, log_files=3) as runp:
-        spec = await runp.start("i=0; while [ $i -lt 3000 ]; do echo line number $i; i=$((i+1)); done")
+        # More than three pipes full, so that it cannot be read, and written, in less than three pieces.
+        spec = await runp.start("i=0; while [ $i -lt 15000 ]; do echo line number $i; i=$((i+1)); done")
         await runp.ended(seconds=20)
         files = sorted(spec.log_path.parent.glob(f"{spec.log_path.name}*"))
         assert [path.name for path in files] == ["main.0.log", "main.0.log.1", "main.0.log.2"]
         text = "".join(log_text(path) for path in [files[2], files[1], files[0]])
         numbers = [int(line.split()[2]) for line in text.splitlines()]
-        assert numbers == list(range(numbers[0], 3000)) and all(path.stat().st_size < 300_000 for path in files)
+        assert numbers == list(range(numbers[0], 15000)) and all(path.stat().st_size < 300_000 for path in files)
 
 
 async def test_ports_are_the_machines(runp):

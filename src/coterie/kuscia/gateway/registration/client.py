@@ -54,6 +54,12 @@ class JoinFault(Exception):
         self.status = status
         """Of the answer that refused us, 0 when there was none."""
 
+    @property
+    def is_of_this_member(self) -> bool:
+        """Another member of the control plane may answer otherwise: this one is away or fails. Refused registrations have the status 500,
+        as in Kuscia."""
+        return self.status == 0 or (self.status >= 500 and not (self.step == "registration" and self.status == 500))
+
 
 @dataclass(frozen=True, slots=True)
 class _MasterReply:

@@ -147,7 +147,7 @@ class MasterLink:
 
     def _go_to_next(self, fault: JoinFault) -> bool:
         """To another member of the control plane, where this one does not answer; False where there is none, or it refuses us."""
-        if len(self._endpoints) == 1 or not (fault.status == 0 or fault.status >= 500):
+        if len(self._endpoints) == 1 or not fault.is_of_this_member:
             return False
         position = self._endpoints.index(self._endpoint)
         self._endpoint = self._endpoints[(position + 1) % len(self._endpoints)]

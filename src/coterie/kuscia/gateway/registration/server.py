@@ -99,7 +99,7 @@ class RegistrationServer:
             return Response(refused.status, f"{refused}\n".encode(), "text/plain; charset=utf-8")
         except (ApiError, TransportError) as error:
             log.error("Registration failed", error=error, peer=peer, domain=claimed)
-            return Response(500, b"the control plane cannot register anybody now; retry later\n", "text/plain")
+            return Response(503, b"the control plane cannot register anybody now; retry later\n", "text/plain")
         return Response(200, answer.encode())
 
     def _allow(self, peer: str) -> None:
