@@ -23,8 +23,9 @@ import orjson
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock, parse_rfc3339, rfc3339
 from coterie.base.log import logger
-from coterie.base.tasks import TaskOwner
-from coterie.functions.bus.protocol import Bus, BusError, Commit, Record
+from coterie.base.tasks import TaskFailed, TaskOwner
+from coterie.functions.bus.protocol import Bus, BusError, Commit, Record, UnknownTopic
+from coterie.functions.dispatcher.dispatcher import UnknownAction
 from coterie.functions.messages import (
     MONITOR_TOPIC,
     RESULTS_TOPIC,
@@ -312,24 +313,34 @@ class TriggerController(ControllerOwner):
                 partitions = (await self._bus.topics())[trigger.spec.topic]
                 async with TaskOwner(f"trigger-{trigger.metadata.name}") as owner:
                     for number in range(partitions):
-                        owner.start(f"partition-{number}", self._read_partition(trigger, number, backoff), vital=True)
+                        owner.start(f"partition-{number}", self._read_partition(trigger, number, backoff), endless=True)
                     await owner.wait()
             except BusError as problem:
                 log.warning("A topic cannot be read", trigger=trigger.metadata.name, error=problem)
+            except TaskFailed as failure:
+                if not isinstance(failure.__cause__, UnknownTopic):
+                    raise
+                log.info("A topic is gone and is made again", trigger=trigger.metadata.name, topic=trigger.spec.topic)
             await self._clock.sleep(backoff.failed())
 
     async def _read_partition(self, trigger: Trigger, number: int, backoff: Backoff) -> None:
-        topic, group = trigger.spec.topic, f"trigger-{trigger.metadata.uid}"
-        offset = (await self._bus.committed(group, topic)).get(number, 0)
+        """UnknownTopic: it was deleted."""
+        topic, group = trigger.spec.topic, trigger_group(trigger)
+        offset: int | None = None
         while True:
             try:
+                if offset is None:
+                    offset = (await self._bus.committed(group, topic)).get(number, 0)
                 for record in await self._bus.read(topic, number, offset, _READ_AT_ONCE, _READ_SECONDS):
                     await self._intake.submit(call_of_record(trigger, record))
                     offset = record.offset + 1
                     await self._bus.publish([], [Commit(group, topic, number, offset)])
                     backoff.succeeded()
-            except BusError as problem:
-                log.warning("A topic cannot be read", trigger=trigger.metadata.name, error=problem)
+            except UnknownTopic:
+                raise
+            except (BusError, UnknownAction) as problem:
+                # An action that is not there is made, or the trigger is found to be unusable and this task is cancelled.
+                log.warning("Records of a topic wait", trigger=trigger.metadata.name, error=problem)
                 await self._clock.sleep(backoff.failed())
 
     # Status.
@@ -383,6 +394,10 @@ def call_of_record(trigger: Trigger, record: Record) -> Invoke:
         payload_base64=encoded,
         key=record.key,
     )
+
+
+def trigger_group(trigger: Trigger) -> str:
+    return f"trigger-{trigger.metadata.uid}"
 
 
 def owner_reference(trigger: Trigger) -> Object:
