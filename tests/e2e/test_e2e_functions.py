@@ -629,6 +629,21 @@ def test_spare_actors_are_used_once_and_are_as_fenced_as_any(node: FunctionsNode
     assert not {each["name"] for each in pods} & set(until("two wait", spares)) and first
 
 
+def test_records_of_a_topic_are_calls(node: FunctionsNode) -> None:
+    script = "def action(req):\n    print('got', req.body(), req.param('from'))\n"
+    node.cluster.apply(action("reads", script), trigger("reads", "reads", topic="orders", params={"from": "topic"}))
+    path = "/api/v1/namespaces/alice/services/serverless-gateway:6810/proxy/coterie/topics/orders"
+
+    def published() -> bool:
+        return node.cluster.try_("create", "--raw", path, "-f", "-", stdin="book").rc == 0
+
+    until("the gateway has a link and the Trigger is seen", published)
+    assert node.call("/coterie/topics/orders", b"pen").status == 403, "other pods may not"
+    pod = node.first_actor("reads")["metadata"]["name"]
+    until("the record is a call", lambda: "got book topic" in node.cluster.logs(pod))
+    node.remove("reads")
+
+
 def test_a_killed_gateway_loses_no_accepted_call(node: FunctionsNode) -> None:
     node.cluster.apply(action("through", _SLOW), trigger("through", "through"))
     node.first_call("/through")

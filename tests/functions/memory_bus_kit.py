@@ -31,6 +31,15 @@ class MemoryBus:
     async def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:
         self.logs.setdefault(name, [[] for _ in range(partitions)])
 
+    async def share_topic(self, name: str) -> int:
+        await self.create_topic(name)
+        return len(self.logs[name])
+
+    async def refresh(self, topic: str) -> bool:
+        if topic not in self.logs:
+            raise UnknownTopic(topic)
+        return False
+
     async def delete_topic(self, name: str) -> None:
         self.logs.pop(name, None)
         for place in [place for place in self.commits if place[1] == name]:
@@ -128,6 +137,13 @@ class RecordedBus:
         with self._change():
             await self._bus.create_topic(name, partitions)
 
+    async def share_topic(self, name: str) -> int:
+        with self._change():
+            return await self._bus.share_topic(name)
+
+    async def refresh(self, topic: str) -> bool:
+        return await self._bus.refresh(topic)
+
     async def delete_topic(self, name: str) -> None:
         with self._change():
             await self._bus.delete_topic(name)
@@ -184,6 +200,14 @@ class DyingBus:
     async def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:
         await self._pass()
         await self._bus.create_topic(name, partitions)
+
+    async def share_topic(self, name: str) -> int:
+        await self._pass()
+        return await self._bus.share_topic(name)
+
+    async def refresh(self, topic: str) -> bool:
+        await self._pass()
+        return await self._bus.refresh(topic)
 
     async def delete_topic(self, name: str) -> None:
         await self._pass()

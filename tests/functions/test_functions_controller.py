@@ -199,6 +199,12 @@ async def test_records_of_a_topic_are_calls_each_once(world: FunctionsWorld) -> 
         return len(world.agent.calls) == 2
 
     await until(called)
+    await world.server._records.write("orders", "k", b"three")
+
+    async def again() -> bool:
+        return len(world.agent.calls) == 3
+
+    await until(again)
 
 
 async def test_records_that_lie_in_a_topic_before_its_trigger_are_calls(world: FunctionsWorld) -> None:

@@ -26,16 +26,8 @@ from coterie.base.log import logger
 from coterie.base.tasks import TaskFailed, TaskOwner
 from coterie.functions.bus.protocol import Bus, BusError, Commit, Record, UnknownTopic
 from coterie.functions.dispatcher.dispatcher import UnknownAction
-from coterie.functions.messages import (
-    MONITOR_TOPIC,
-    RESULTS_TOPIC,
-    Invoke,
-    action_topic,
-    dead_letter_topic,
-    is_outbox,
-    payload_of,
-    return_topic,
-)
+from coterie.functions.messages import Invoke, dead_letter_topic, is_own_topic, payload_of
+from coterie.functions.topic_records import MOST_VALUE, TopicRecords
 from coterie.kube.api.errors import AlreadyExists, NotFound
 from coterie.kube.api.meta import Condition, Object, ObjectKey, set_condition
 from coterie.kube.api.types.core import CONFIG_MAPS
@@ -53,7 +45,6 @@ _READ_AT_ONCE, _READ_SECONDS = 100, 20.0
 _PAUSE = Policy(first=0.2, factor=2.0, limit=10.0, jitter=0.2)
 _RECHECK_SECONDS = 5.0
 _STATE_KEY = "tables"
-_OWN_TOPICS = (MONITOR_TOPIC, RESULTS_TOPIC)
 
 
 class CallIntake(Protocol):
@@ -80,15 +71,10 @@ def request_uid(trigger: Trigger, cause: str) -> str:
 def topic_fault(trigger: Trigger) -> str:
     """Why its topic cannot be read; empty: it can. Records that calls themselves make would call for ever."""
     topic = trigger.spec.topic
-    if (
-        topic in _OWN_TOPICS
-        or topic.startswith(return_topic(""))
-        or is_outbox(topic)
-        or topic.endswith(action_topic(""))
-    ):
-        return f'topic "{topic}" belongs to functions themselves'
     if topic == dead_letter_topic(trigger.spec.action):
         return f'topic "{topic}" has the calls that "{trigger.spec.action}" gave up: another action may read it'
+    if is_own_topic(topic) and not topic.endswith(dead_letter_topic("")):
+        return f'topic "{topic}" belongs to functions themselves'
     return ""
 
 
@@ -135,6 +121,7 @@ class TriggerController(ControllerOwner):
         clock: Clock,
         namespace: str,
         routes_changed: Callable[[Sequence[HttpRoute]], None],
+        records: TopicRecords,
     ) -> None:
         self._client = client
         self._informers = informers
@@ -143,6 +130,7 @@ class TriggerController(ControllerOwner):
         self._clock = clock
         self._namespace = namespace
         self._routes_changed = routes_changed
+        self._records = records
         self._routes: list[HttpRoute] | None = None
         self._owner = TaskOwner("topic-triggers")
         self._readers: dict[str, tuple[tuple[str, str, int], asyncio.Task[None]]] = {}
@@ -195,6 +183,11 @@ class TriggerController(ControllerOwner):
         if found != self._routes:
             self._routes = found
             self._routes_changed(found)
+        groups: dict[str, list[str]] = {}
+        for each in self.triggers.cache.list():
+            if each.spec.topic and not each.metadata.deleting and not topic_fault(each):
+                groups.setdefault(each.spec.topic, []).append(trigger_group(each))
+        self._records.set_topics(groups)
 
     # Schedules.
 
@@ -309,9 +302,9 @@ class TriggerController(ControllerOwner):
         backoff = Backoff(_PAUSE)
         while True:
             try:
-                await self._bus.create_topic(trigger.spec.topic)
-                partitions = (await self._bus.topics())[trigger.spec.topic]
+                partitions = await self._bus.share_topic(trigger.spec.topic)
                 async with TaskOwner(f"trigger-{trigger.metadata.name}") as owner:
+                    owner.start("look", self._records.look(trigger.spec.topic), endless=True)
                     for number in range(partitions):
                         owner.start(f"partition-{number}", self._read_partition(trigger, number, backoff), endless=True)
                     await owner.wait()
@@ -332,7 +325,10 @@ class TriggerController(ControllerOwner):
                 if offset is None:
                     offset = (await self._bus.committed(group, topic)).get(number, 0)
                 for record in await self._bus.read(topic, number, offset, _READ_AT_ONCE, _READ_SECONDS):
-                    await self._intake.submit(call_of_record(trigger, record))
+                    if len(record.value) > MOST_VALUE:
+                        log.error("A record is too large for a call and is left out", topic=topic, offset=record.offset)
+                    else:
+                        await self._intake.submit(call_of_record(trigger, record))
                     offset = record.offset + 1
                     await self._bus.publish([], [Commit(group, topic, number, offset)])
                     backoff.succeeded()

@@ -46,6 +46,14 @@ class EmbeddedBus(TopicState):
         check_topic(name, partitions)
         await self._change(True, name, partitions)
 
+    async def share_topic(self, name: str) -> int:
+        await self.create_topic(name)
+        return len(self._partitions(name))
+
+    async def refresh(self, topic: str) -> bool:
+        self._partitions(topic)
+        return False
+
     async def delete_topic(self, name: str) -> None:
         await self._change(False, name, 0)
 
