@@ -101,7 +101,7 @@ async def test_nobody_is_there(tmp_path: Path) -> None:
 
 
 class PlayedConsumer:
-    """What `KafkaClients.news` asks of a consumer. `held`: where an open transaction of somebody else begins."""
+    """What `KafkaClients.growth` asks of a consumer. `held`: where an open transaction of somebody else begins."""
 
     def __init__(self, records: list[int], end: int, first: int = 0, held: int = 1 << 40) -> None:
         self.records, self.end, self.first, self.held = records, end, first, held

@@ -165,16 +165,16 @@ class KafkaBus(TopicState):
         try:
             async with asyncio.timeout(self._settings.timeout), self._reading:
                 seen = dict(enumerate(self._shared[topic]))
-                news = await self._connected().news(outer, seen)
+                growth = await self._connected().growth(outer, seen)
         except UNREACHABLE as error:
             raise BusError(f"Kafka at {self._servers} cannot be asked: {self._reason or _sentence(error)}") from error
         if partitions is not self._topics.get(topic):
             return True  # connected anew meanwhile
-        self._shared[topic] = [news[number].seen for number in range(len(partitions))]
+        self._shared[topic] = [growth[number].seen for number in range(len(partitions))]
         for number, each in enumerate(partitions):
             before = each.end
-            each.first = max(each.first, news[number].first)
-            each.grow(max(news[number].end, each.first))
+            each.first = max(each.first, growth[number].first)
+            each.grow(max(growth[number].end, each.first))
             if each.end > before:
                 each.wake()
         return True

@@ -48,7 +48,7 @@ COMPACTED = {
 }
 _CLOSE_SECONDS = 5.0
 _RETRY_SECONDS = 0.2
-_NEWS_ROUNDS, _NEWS_MILLISECONDS = 20, 200
+_GROWTH_ROUNDS, _GROWTH_MILLISECONDS = 20, 200
 
 # It reports every retry as a warning or an error. What matters reaches us as an exception.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -64,7 +64,7 @@ class StoredTopic:
 
 
 @dataclass(slots=True)
-class PartitionNews:
+class PartitionGrowth:
     first: int
     seen: int
     """Up to here it was looked at: beyond the last record, where there are marks of transactions."""
@@ -200,22 +200,23 @@ class KafkaClients:
             for topic, count in counts.items()
         }
 
-    async def news(self, topic: str, seen: Mapping[int, int]) -> dict[int, PartitionNews]:
+    async def growth(self, topic: str, seen: Mapping[int, int]) -> dict[int, PartitionGrowth]:
         """What there is beyond `seen`, by partition. A transaction of somebody else that is open holds back what comes after it: so this goes as far as it
         can at once, and the rest is seen later."""
         partitions = [TopicPartition(topic, number) for number in seen]
         firsts = await self.consumer.beginning_offsets(partitions)
         logs = await self.consumer.end_offsets(partitions)
         found = {
-            each.partition: PartitionNews(firsts[each], max(firsts[each], seen[each.partition])) for each in partitions
+            each.partition: PartitionGrowth(firsts[each], max(firsts[each], seen[each.partition]))
+            for each in partitions
         }
         behind = [each for each in partitions if found[each.partition].seen < logs[each]]
         if behind:
             self.consumer.assign(behind)
             for each in behind:
                 self.consumer.seek(each, found[each.partition].seen)
-            for _ in range(_NEWS_ROUNDS):
-                brought = await self.consumer.getmany(*behind, timeout_ms=_NEWS_MILLISECONDS)
+            for _ in range(_GROWTH_ROUNDS):
+                brought = await self.consumer.getmany(*behind, timeout_ms=_GROWTH_MILLISECONDS)
                 for each, records in brought.items():
                     found[each.partition].end = records[-1].offset + 1
                 for each in behind:
