@@ -44,6 +44,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.manager import Manager, Runnable
 from coterie.kuscia.api.functions.types import ACTION_LABEL
+from coterie.kuscia.control.evidence_recorder import EvidenceSocket
 
 
 class FunctionsServer:
@@ -116,6 +117,7 @@ class FunctionsServer:
             [self.links, self._gateway_pods, self.triggers, self.letters.controller, self._records],
         ]
         self._transport: GatewayTransport | None = None
+        self._evidence = EvidenceSocket(settings.evidence) if settings.evidence is not None else None
         self._hops: HopService | None = None
         if settings.gateway is not None and partners is not None:
             self._transport = GatewayTransport(settings.gateway)
@@ -128,6 +130,7 @@ class FunctionsServer:
                 PartnerCalls(self.dispatcher, self.actions, settings.domain),
                 clock,
                 listener=partners,
+                evidence=self._evidence,
             )
             groups.append([self._hops])
         self._manager = Manager(groups, name="functions", clock=clock)
@@ -143,6 +146,8 @@ class FunctionsServer:
         finally:
             if self._transport is not None:
                 await self._transport.close()
+            if self._evidence is not None:
+                await self._evidence.close()
 
     def stop(self) -> None:
         self._manager.stop()
