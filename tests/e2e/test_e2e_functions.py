@@ -63,6 +63,13 @@ def action(req):
     time.sleep(float(req.param("seconds", "0")))
     return Response(f"{VERSION} {os.getpid()} {socket.gethostname()}")
 """
+_SHARED = """
+import socket, time
+from serverless import Response
+def action(req):
+    time.sleep(0.1)
+    return Response(f"{req.param('n')} {socket.gethostname()}")
+"""
 OTHER_POD = """
 import http.client, json
 from serverless import Response
@@ -269,6 +276,20 @@ def test_c22_c23_c84_rates_are_counted_and_scale_actors_up_and_to_zero(node: Fun
     until("idle: none is left", lambda: not node.actors("busy"))
     assert node.status("busy")["desiredReplicas"] == 0
     node.remove("busy")
+
+
+def test_c81_c82_calls_at_once_are_shared_by_actors_and_wait_on_one_gateway(node: FunctionsNode) -> None:
+    """60 calls, five actors of one call each, one listener for all answers: each caller gets its own."""
+    kept = {"minReplicas": 5, "maxReplicas": 5}
+    node.cluster.apply(action("shared", _SHARED, scaling=kept), trigger("shared", "shared"))
+    until("five are ready", lambda: node.ready_actors("shared") == 5, 60)
+    address, numbers = node.address, [str(number) for number in range(60)]
+    node.first_call("/shared", n="0")
+    with ThreadPoolExecutor(60) as pool:
+        answers = list(pool.map(lambda n: node.call("/shared", address=address, n=n).text.split(), numbers))
+    assert [each[0] for each in answers] == numbers
+    assert len({each[1] for each in answers}) == 5, "all of them work"
+    node.remove("shared")
 
 
 @contextlib.contextmanager

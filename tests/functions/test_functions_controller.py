@@ -206,6 +206,11 @@ async def test_records_of_a_topic_are_calls_each_once(world: FunctionsWorld) -> 
 
     await until(again)
 
+    async def noted() -> bool:
+        return bool((await world.client.get(TRIGGERS, "orders", NAMESPACE)).status.last_call_time)
+
+    await until(noted)
+
 
 async def test_records_that_lie_in_a_topic_before_its_trigger_are_calls(world: FunctionsWorld) -> None:
     """The trigger may be seen before its action is served."""

@@ -28,11 +28,12 @@ from coterie.functions.bus.protocol import Bus, BusError, Commit, Record, Unknow
 from coterie.functions.dispatcher.dispatcher import UnknownAction
 from coterie.functions.messages import Invoke, dead_letter_topic, is_own_topic, payload_of
 from coterie.functions.topic_records import MOST_VALUE, TopicRecords
-from coterie.kube.api.errors import AlreadyExists, NotFound
+from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Condition, Object, ObjectKey, set_condition
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
+from coterie.kube.client.transport import TransportError
 from coterie.kube.control.controller import DONE, Controller, ControllerOwner, Result, Watches, own_key
 from coterie.kube.controllers.cronjob import schedule
 from coterie.kuscia.api.functions.types import ACTIONS, READY, TRIGGERS, Trigger
@@ -44,6 +45,8 @@ _NAMESPACE = uuid.UUID("5d3f4b57-6d2c-4d53-9f2e-0d5a0f2f6c11")
 _READ_AT_ONCE, _READ_SECONDS = 100, 20.0
 _PAUSE = Policy(first=0.2, factor=2.0, limit=10.0, jitter=0.2)
 _RECHECK_SECONDS = 5.0
+_NOTED_SECONDS = 10.0
+"""Between two writes of a topic's last call."""
 _STATE_KEY = "tables"
 
 
@@ -135,6 +138,8 @@ class TriggerController(ControllerOwner):
         self._owner = TaskOwner("topic-triggers")
         self._readers: dict[str, tuple[tuple[str, str, int], asyncio.Task[None]]] = {}
         """By uid: what it was started for, and the task."""
+        self._noted: dict[str, float] = {}
+        """When the last call of a topic was written down, by the trigger's uid."""
         self.triggers = informers.get(TRIGGERS, namespace)
         self.actions = informers.get(ACTIONS, namespace)
         self._watching_tables = False
@@ -297,6 +302,7 @@ class TriggerController(ControllerOwner):
             if wanted.get(uid) != started_for or task.done():
                 task.cancel()
                 del self._readers[uid]
+                self._noted.pop(uid, None)
 
     async def _read_for_ever(self, trigger: Trigger) -> None:
         backoff = Backoff(_PAUSE)
@@ -324,7 +330,8 @@ class TriggerController(ControllerOwner):
             try:
                 if offset is None:
                     offset = (await self._bus.committed(group, topic)).get(number, 0)
-                for record in await self._bus.read(topic, number, offset, _READ_AT_ONCE, _READ_SECONDS):
+                records = await self._bus.read(topic, number, offset, _READ_AT_ONCE, _READ_SECONDS)
+                for record in records:
                     if len(record.value) > MOST_VALUE:
                         log.error("A record is too large for a call and is left out", topic=topic, offset=record.offset)
                     else:
@@ -332,12 +339,25 @@ class TriggerController(ControllerOwner):
                     offset = record.offset + 1
                     await self._bus.publish([], [Commit(group, topic, number, offset)])
                     backoff.succeeded()
+                if records:
+                    await self._note_call(trigger)
             except UnknownTopic:
                 raise
             except (BusError, UnknownAction) as problem:
                 # An action that is not there is made, or the trigger is found to be unusable and this task is cancelled.
                 log.warning("Records of a topic wait", trigger=trigger.metadata.name, error=problem)
                 await self._clock.sleep(backoff.failed())
+
+    async def _note_call(self, trigger: Trigger) -> None:
+        """In the status, now and then."""
+        uid, now = trigger.metadata.uid, self._clock.monotonic()
+        if now - self._noted.get(uid, -_NOTED_SECONDS) < _NOTED_SECONDS:
+            return
+        self._noted[uid] = now
+        try:
+            await self._write_last_call(trigger, rfc3339(self._clock.now()))
+        except (ApiError, TransportError) as problem:
+            log.debug("The status of a trigger was not written", trigger=trigger.metadata.name, error=problem)
 
     # Status.
 
