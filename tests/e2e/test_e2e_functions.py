@@ -63,6 +63,29 @@ def action(req):
     time.sleep(float(req.param("seconds", "0")))
     return Response(f"{VERSION} {os.getpid()} {socket.gethostname()}")
 """
+_OTHER_LANGUAGE = """
+import json, os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Actor(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def answer(self, status, body=b""):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.answer(200, b"ok")
+    def do_PUT(self):
+        self.answer(501)
+    def do_POST(self):
+        line, _, payload = self.rfile.read(int(self.headers["Content-Length"])).partition(b"\\n")
+        if self.headers["Authorization"] != "Bearer " + os.environ["COTERIE_ACTOR_TOKEN"]:
+            return self.answer(401)
+        target = json.loads(line)["params"].get("next")
+        head = {"invoke": {"action": target}} if target else {"response": {"status": 201, "contentType": "text/plain"}}
+        self.answer(200, json.dumps(head).encode() + b"\\n" + payload.upper())
+ThreadingHTTPServer(("0.0.0.0", 6811), Actor).serve_forever()
+"""
 _SHARED = """
 import socket, time
 from serverless import Response
@@ -276,6 +299,27 @@ def test_c22_c23_c84_rates_are_counted_and_scale_actors_up_and_to_zero(node: Fun
     until("idle: none is left", lambda: not node.actors("busy"))
     assert node.status("busy")["desiredReplicas"] == 0
     node.remove("busy")
+
+
+def test_an_image_with_the_code_speaks_the_protocol_and_next_holds_for_it_too(node: FunctionsNode) -> None:
+    """A program that knows nothing of the package `serverless`, and one whose `next` nobody checks before us."""
+    spec = {"image": "coterie/python:latest", "command": ["python", "-c", _OTHER_LANGUAGE], "next": ["named"]}
+    other = {**action("other", ""), "spec": spec}
+    node.cluster.apply(action("named", says("named")), action("unnamed", says("no")), other, trigger("other", "other"))
+    answer = node.first_call("/other", b"letters")
+    assert (answer.status, answer.text, answer.headers["content-type"]) == (201, "LETTERS", "text/plain")
+    assert node.call("/other", b"", next="named").text == "named"
+    refused = node.call("/other", b"", next="unnamed")
+    assert refused.status == 500 and "not allowed to call 'unnamed'" in refused.text
+    assert node.status("unnamed").get("callsPerMinute", 0) == 0 and not node.actors("unnamed")
+    before = {each["metadata"]["name"] for each in node.actors("other")}
+    changed = {**spec, "command": [*spec["command"][:2], _OTHER_LANGUAGE.replace("upper", "title")]}
+    node.cluster.apply({**other, "spec": changed})
+    until("a new pod answers", lambda: node.call("/other", b"letters").text == "Letters")
+    assert not before & {each["metadata"]["name"] for each in node.actors("other")}, (
+        "it cannot reload, so it is replaced"
+    )
+    node.remove("other", "named", "unnamed")
 
 
 def test_c81_c82_calls_at_once_are_shared_by_actors_and_wait_on_one_gateway(node: FunctionsNode) -> None:
