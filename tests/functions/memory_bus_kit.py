@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from coterie.functions.bus.protocol import (
     PARTITIONS,
+    VALUE_LIMIT,
     Bus,
     BusError,
     Commit,
@@ -21,6 +22,8 @@ from coterie.functions.bus.protocol import (
 
 class MemoryBus:
     """What is in it outlives whoever uses it, as a file would."""
+
+    shared_value_limit = VALUE_LIMIT
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
@@ -105,6 +108,8 @@ class MemoryBus:
 class RecordedBus:
     """Passes on to a real bus, and remembers what was published."""
 
+    shared_value_limit = VALUE_LIMIT
+
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._records: dict[str, list[Record]] = {}
@@ -172,6 +177,8 @@ class RecordedBus:
 
 class DyingBus:
     """Passes on to another bus until the n-th change; from then on nothing comes back, as for a process that was killed."""
+
+    shared_value_limit = VALUE_LIMIT
 
     def __init__(self, bus: MemoryBus, changes: int, *, before: bool) -> None:
         """`before`: the last change does not happen; else it happens, and nobody learns of it."""

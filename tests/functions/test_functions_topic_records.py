@@ -10,7 +10,7 @@ from memory_bus_kit import MemoryBus
 from coterie.base.clock import VirtualClock
 from coterie.functions import topic_records
 from coterie.functions.bus.protocol import Commit, Entry
-from coterie.functions.topic_records import NobodyReads, TooManyRecords, TopicRecords
+from coterie.functions.topic_records import NobodyReads, RecordTooLarge, TooManyRecords, TopicRecords
 
 BEGIN = datetime(2026, 1, 2, tzinfo=UTC)
 GROUPS = {"orders": ["one", "two"]}
@@ -38,6 +38,15 @@ async def test_nobody_writes_where_nobody_reads() -> None:
     with pytest.raises(NobodyReads):
         await world.records.write("others", "k", b"x")
     assert not await world.bus.topics()
+
+
+async def test_a_record_is_no_larger_than_the_bus_takes() -> None:
+    world = World()
+    world.bus.shared_value_limit = 3
+    await world.write(b"123")
+    with pytest.raises(RecordTooLarge, match="at most 3 bytes"):
+        await world.write(b"1234")
+    assert world.values() == [b"123"]
 
 
 async def test_what_waits_is_bounded_until_every_trigger_has_read_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,10 @@ class TooManyRecords(Exception):
     """More wait than may; nothing was written."""
 
 
+class RecordTooLarge(Exception):
+    """For this bus; nothing was written."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     offset: int
@@ -77,9 +81,11 @@ class TopicRecords:
             self._forget(topic)
 
     async def write(self, topic: str, key: str, value: bytes) -> Position:
-        """It is durably there when it returns. NobodyReads, TooManyRecords, BusError."""
+        """It is durably there when it returns. NobodyReads, RecordTooLarge, TooManyRecords, BusError."""
         if topic not in self._groups:
             raise NobodyReads(f"no Trigger reads the topic {topic!r}")
+        if len(value) > (most := min(MOST_VALUE, self._bus.shared_value_limit)):
+            raise RecordTooLarge(f"a record of a topic has at most {most} bytes here")
         await self._bus.share_topic(topic)
         await self._note_read(topic)
         size = len(value)

@@ -49,6 +49,7 @@ from coterie.functions.bus.validation import check_partition, check_publish, che
 
 _ENTRIES_PER_TRANSACTION = 2048
 _BYTES_PER_TRANSACTION = 16 << 20
+_SHARED_VALUE_LIMIT = 900_000
 _AHEAD_BYTES = 8 << 20
 """Of older records that one request brought and nobody has read yet."""
 
@@ -130,6 +131,11 @@ class KafkaBus(TopicState):
         async with self._changing() as clients:
             if name not in self._topics:
                 self._topics[name] = await self._create(clients, name, partitions)
+
+    @property
+    def shared_value_limit(self) -> int:
+        """What a broker takes where nobody said otherwise: one that refuses a value refuses all that is written with it."""
+        return _SHARED_VALUE_LIMIT
 
     async def share_topic(self, name: str) -> int:
         check_topic(name, PARTITIONS)

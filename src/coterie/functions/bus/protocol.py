@@ -66,6 +66,10 @@ class Commit:
 
 
 class Bus(Protocol):
+    @property
+    def shared_value_limit(self) -> int:
+        """Bytes of a value that is published to a shared topic."""
+
     async def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:
         """Nothing happens when it is there."""
 

@@ -1,7 +1,7 @@
 """What the process knows of its topics without asking: ends, committed offsets, the last records.
 
 The functions process is the only one that publishes, so everything new passes through it: readers at the end of a partition get
-their records from memory, woken by the answer to whoever published. Only older ones are read from the file or from Kafka.
+their records from memory (but for shared topics), woken by the answer to whoever published. Only older ones are read from the file or from Kafka.
 """
 
 from __future__ import annotations

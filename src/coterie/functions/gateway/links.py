@@ -48,7 +48,7 @@ from coterie.functions.gateway.link_messages import (
 )
 from coterie.functions.messages import return_topic
 from coterie.functions.pod_connections import ConnectToPod
-from coterie.functions.topic_records import NobodyReads, TooManyRecords, TopicRecords
+from coterie.functions.topic_records import NobodyReads, RecordTooLarge, TooManyRecords, TopicRecords
 from coterie.http.errors import ProtocolError
 from coterie.http.websocket import WebSocket, accept_key, new_key
 
@@ -320,6 +320,8 @@ class _GatewayLink:
             position = await self._records.write(message.topic, message.key, message.value)
         except NobodyReads as problem:
             refuse(404, str(problem))
+        except RecordTooLarge as problem:
+            refuse(413, str(problem))
         except TooManyRecords as problem:
             refuse(503, str(problem))
         except BusError as problem:
