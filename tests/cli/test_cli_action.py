@@ -309,6 +309,25 @@ def test_invoke_prints_the_answer(fake):
     assert (call.headers["Coterie-Key"], call.headers["Idempotency-Key"]) == ("k", "i")
 
 
+def test_publish_writes_a_record(fake):
+    transport = gateway(200, b'{"topic": "orders", "partition": 2, "offset": 7}', "application/json")
+    words = ("action", "publish", "orders", "-n", "alice", "--body", "x", "--key", "k")
+    done = fake(transport)(*words)
+    assert (done.code, done.out) == (0, "topic orders, partition 2, offset 7\n"), done.err
+    place = "/api/v1/namespaces/alice/services/serverless-gateway:6810/proxy/coterie/topics/orders"
+    assert transport.requests == [f"POST {place}"]
+    (call,) = transport.calls
+    assert (call.body, call.headers["Coterie-Key"]) == (b"x", "k") and "Content-Type" not in call.headers
+    assert json.loads(fake(transport)(*words, "-o", "json").out)["offset"] == 7
+    refused = fake(gateway(404, b"no Trigger reads the topic 'orders'"))(*words)
+    assert refused.code == 1 and "no Trigger reads" in refused.err and "trigger add ACTION --topic" in refused.err
+    for name in ("../actions/calc", "a/b", ".a", "", "a?b", "x" * 201):
+        wrong = fake(transport)("action", "publish", name, "-n", "alice")
+        assert wrong.code == 2 and "is no name of a topic" in wrong.err
+    assert fake(transport)(*words, "--key", "a\nb").code == 2
+    assert len(transport.calls) == 2
+
+
 def test_invoke_shows_the_token_where_the_gateway_cannot_see_who_calls(fake):
     """Pods without networks of their own. Who may not read the Secret is told what the gateway says."""
 

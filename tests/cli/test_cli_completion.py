@@ -192,6 +192,7 @@ class _Recording(ApiReader):
 FREE_TEXT = {
     "node add name",  # a new one
     "gpujob run name",
+    "action publish topic",
     "action result id",
     "job limit amount",
     "bandwidth amount",

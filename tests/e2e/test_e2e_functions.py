@@ -63,6 +63,36 @@ def action(req):
     time.sleep(float(req.param("seconds", "0")))
     return Response(f"{VERSION} {os.getpid()} {socket.gethostname()}")
 """
+_OTHER_LANGUAGE = """
+import json, os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Actor(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def answer(self, status, body=b""):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.answer(200, b"ok")
+    def do_PUT(self):
+        self.answer(501)
+    def do_POST(self):
+        line, _, payload = self.rfile.read(int(self.headers["Content-Length"])).partition(b"\\n")
+        if self.headers["Authorization"] != "Bearer " + os.environ["COTERIE_ACTOR_TOKEN"]:
+            return self.answer(401)
+        target = json.loads(line)["params"].get("next")
+        head = {"invoke": {"action": target}} if target else {"response": {"status": 201, "contentType": "text/plain"}}
+        self.answer(200, json.dumps(head).encode() + b"\\n" + payload.upper())
+ThreadingHTTPServer(("0.0.0.0", 6811), Actor).serve_forever()
+"""
+_SHARED = """
+import socket, time
+from serverless import Response
+def action(req):
+    time.sleep(0.1)
+    return Response(f"{req.param('n')} {socket.gethostname()}")
+"""
 OTHER_POD = """
 import http.client, json
 from serverless import Response
@@ -271,6 +301,41 @@ def test_c22_c23_c84_rates_are_counted_and_scale_actors_up_and_to_zero(node: Fun
     node.remove("busy")
 
 
+def test_an_image_with_the_code_speaks_the_protocol_and_next_holds_for_it_too(node: FunctionsNode) -> None:
+    """A program that knows nothing of the package `serverless`, and one whose `next` nobody checks before us."""
+    spec = {"image": "coterie/python:latest", "command": ["python", "-c", _OTHER_LANGUAGE], "next": ["named"]}
+    other = {**action("other", ""), "spec": spec}
+    node.cluster.apply(action("named", says("named")), action("unnamed", says("no")), other, trigger("other", "other"))
+    answer = node.first_call("/other", b"letters")
+    assert (answer.status, answer.text, answer.headers["content-type"]) == (201, "LETTERS", "text/plain")
+    assert node.call("/other", b"", next="named").text == "named"
+    refused = node.call("/other", b"", next="unnamed")
+    assert refused.status == 500 and "not allowed to call 'unnamed'" in refused.text
+    assert node.status("unnamed").get("callsPerMinute", 0) == 0 and not node.actors("unnamed")
+    before = {each["metadata"]["name"] for each in node.actors("other")}
+    changed = {**spec, "command": [*spec["command"][:2], _OTHER_LANGUAGE.replace("upper", "title")]}
+    node.cluster.apply({**other, "spec": changed})
+    until("a new pod answers", lambda: node.call("/other", b"letters").text == "Letters")
+    assert not before & {each["metadata"]["name"] for each in node.actors("other")}, (
+        "it cannot reload, so it is replaced"
+    )
+    node.remove("other", "named", "unnamed")
+
+
+def test_c81_c82_calls_at_once_are_shared_by_actors_and_wait_on_one_gateway(node: FunctionsNode) -> None:
+    """60 calls, five actors of one call each, one listener for all answers: each caller gets its own."""
+    kept = {"minReplicas": 5, "maxReplicas": 5}
+    node.cluster.apply(action("shared", _SHARED, scaling=kept), trigger("shared", "shared"))
+    until("five are ready", lambda: node.ready_actors("shared") == 5, 60)
+    address, numbers = node.address, [str(number) for number in range(60)]
+    node.first_call("/shared", n="0")
+    with ThreadPoolExecutor(60) as pool:
+        answers = list(pool.map(lambda n: node.call("/shared", address=address, n=n).text.split(), numbers))
+    assert [each[0] for each in answers] == numbers
+    assert len({each[1] for each in answers}) == 5, "all of them work"
+    node.remove("shared")
+
+
 @contextlib.contextmanager
 def calling(node: FunctionsNode, path: str, clients: int = 4) -> Iterator[list[tuple[int, str]]]:
     """Clients that call the same address without a pause; yields what they got."""
@@ -432,12 +497,12 @@ def test_c09_a_killed_functions_process_loses_no_call_and_no_rate(node: Function
 
 
 def test_a_call_that_is_given_up_can_be_replayed(node: FunctionsNode) -> None:
-    crash = "import os\ndef action(req):\n    os._exit(7)\n"
+    crash = "import os\ndef action(req):\n    print('of another call')\n    os._exit(7)\n"
     node.cluster.apply(
         action("crash", crash, retries={"limit": 1, "firstDelayMilliseconds": 10}), trigger("crash", "crash")
     )
     answer = node.first_call("/crash", b"content")
-    assert answer.status == 502
+    assert answer.status == 502 and "another call" not in answer.text, "callers do not see the log"
     letters = until("there is a dead letter", lambda: node.cluster.json("get deadletters")["items"])
     spec = letters[0]["spec"]
     assert (spec["action"], spec["size"], spec["attempts"]) == ("crash", 7, 2)
@@ -627,6 +692,21 @@ def test_spare_actors_are_used_once_and_are_as_fenced_as_any(node: FunctionsNode
     node.remove("placed")
     until("they are gone", lambda: not any(node.actors(name) for name in names))
     assert not {each["name"] for each in pods} & set(until("two wait", spares)) and first
+
+
+def test_records_of_a_topic_are_calls(node: FunctionsNode) -> None:
+    script = "def action(req):\n    print('got', req.body(), req.param('from'))\n"
+    node.cluster.apply(action("reads", script), trigger("reads", "reads", topic="orders", params={"from": "topic"}))
+    path = "/api/v1/namespaces/alice/services/serverless-gateway:6810/proxy/coterie/topics/orders"
+
+    def published() -> bool:
+        return node.cluster.try_("create", "--raw", path, "-f", "-", stdin="book").rc == 0
+
+    until("the gateway has a link and the Trigger is seen", published)
+    assert node.call("/coterie/topics/orders", b"pen").status == 403, "other pods may not"
+    pod = node.first_actor("reads")["metadata"]["name"]
+    until("the record is a call", lambda: "got book topic" in node.cluster.logs(pod))
+    node.remove("reads")
 
 
 def test_a_killed_gateway_loses_no_accepted_call(node: FunctionsNode) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import kubectl_runner
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from e2e_kit import Cluster, Node, until
 from functions_kit import FunctionsNode, action, says, trigger
@@ -18,6 +19,7 @@ from test_e2e_functions import (  # noqa: F401 - run here with the `node` of thi
     test_a_call_that_is_given_up_can_be_replayed,
     test_a_killed_node_loses_no_accepted_call,
     test_c09_a_killed_functions_process_loses_no_call_and_no_rate,
+    test_c19_new_code_in_the_same_process,
     test_c20_c29_branches_are_chosen_at_run_time,
     test_c22_c23_c84_rates_are_counted_and_scale_actors_up_and_to_zero,
     test_c24_c25_a_cold_function_answers_its_first_call,
@@ -26,7 +28,9 @@ from test_e2e_functions import (  # noqa: F401 - run here with the `node` of thi
     test_c30_an_undeclared_target_is_refused_and_gets_nothing,
     test_c32_c33_c34_the_calculator,
     test_c80_images_are_replaced_and_gateways_rolled_without_a_failed_call,
+    test_c81_c82_calls_at_once_are_shared_by_actors_and_wait_on_one_gateway,
     test_c83_a_signal_or_an_update_does_not_touch_the_call_in_hand,
+    test_records_of_a_topic_are_calls,
 )
 
 from coterie.functions.messages import action_topic
@@ -121,6 +125,28 @@ def test_c15_brokers_of_three_are_killed_one_at_a_time_and_calls_are_answered(
         broker.wait_for(killed)
         assert node.call("/through").text == "slept"
     node.remove("through")
+
+
+async def test_c21_records_of_other_clients_of_kafka_are_calls(node: FunctionsNode, broker: KafkaCluster) -> None:
+    """A topic that is there before its Trigger, with what is in it; and what comes later."""
+    other = AIOKafkaProducer(bootstrap_servers=broker.addresses)
+    await other.start()
+    try:
+        await other.send_and_wait(f"{PREFIX}outside", b"early")
+        script = "def action(req):\n    print('got', req.body())\n"
+        node.cluster.apply(action("outside", script), trigger("outside", "outside", topic="outside"))
+
+        def got(text: str) -> bool:
+            pods = [each["metadata"]["name"] for each in node.actors("outside")]
+            return any(f"got {text}" in node.cluster.logs(pod) for pod in pods)
+
+        await asyncio.to_thread(until, "the early record is a call", lambda: got("early"), 60)
+        await other.send_and_wait(f"{PREFIX}outside", b"late")
+        await asyncio.to_thread(until, "the late record is a call", lambda: got("late"), 60)
+    finally:
+        await other.stop()
+    node.remove("outside")
+    assert "outside" in await _topics(broker), "it belongs to others too"
 
 
 async def test_topics_are_in_kafka_and_go_with_their_action(node: FunctionsNode, broker: KafkaCluster) -> None:

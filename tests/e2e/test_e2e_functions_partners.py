@@ -102,6 +102,9 @@ def test_an_action_of_alice_asks_one_of_bob_which_looks_into_his_table(net: Net)
     found = until("the uses are in the status", lambda: (s := grant(net).get("status", {})).get("uses") == 4 and s)
     assert found["phase"] == "Ready"
     assert len(found["useRecords"]) == 4
+    events = json.loads(coterie(net, "audit", "ls", "--kind", "grant.used", "--domain", "bob", "-o", "json"))
+    recorded = [each for each in events if each["grant"][0] == "score-alice"]
+    assert [each["count"] for each in recorded] == [1, 2, 3, 4] and {each["partner"] for each in recorded} == {"alice"}
     uses = coterie(net, "data", "uses", "--domain", "bob")
     assert "customers" in uses and "alice" in uses, "reads of the table are uses of the grant of data"
     pods = net.at("bob").list("/api/v1/namespaces/bob/pods")

@@ -18,6 +18,7 @@ from coterie.functions.gateway.links import GatewayAddress, GatewayLinks
 from coterie.functions.gateway.server import GatewayServer, HttpGatewaySettings
 from coterie.functions.model import ActionConfig
 from coterie.functions.pod_connections import PodConnections
+from coterie.functions.topic_records import TopicRecords
 from coterie.http.plain_client import Pool
 
 LINK_TOKEN, INVOKE_TOKEN = "link-token", "invoke-token"
@@ -43,6 +44,7 @@ class GatewayWorld:
         self.gateways: list[tuple[GatewayServer, GatewayAddress, Pool]] = []
         self.dispatcher: CallDispatcher
         self.links: GatewayLinks
+        self.records: TopicRecords
         self._tasks: list[asyncio.Future[None]] = []
 
     async def start_functions(self) -> None:
@@ -50,7 +52,8 @@ class GatewayWorld:
         self.dispatcher.configure({each.name: each for each in self.configs})
         for each in self.configs:
             self.dispatcher.set_actors(each.name, [actor(each.name, number) for number in range(4)])
-        self.links = GatewayLinks(self.bus, self.dispatcher, PodConnections().connect)
+        self.records = TopicRecords(self.bus, SYSTEM_CLOCK)
+        self.links = GatewayLinks(self.bus, self.dispatcher, PodConnections().connect, records=self.records)
         if self.routes_known:
             self.links.set_routes(self.routes)
         self.links.set_gateways([address for _, address, _ in self.gateways])

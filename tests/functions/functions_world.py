@@ -171,6 +171,14 @@ class FunctionsWorld:
     async def action(self, name: str) -> Action:
         return await self.client.get(ACTIONS, name, NAMESPACE)
 
+    async def version(self, name: str) -> str:
+        """Of its code, once its objects are there."""
+
+        async def look() -> str:
+            return (await self.action(name)).status.version
+
+        return str(await until(look))
+
     async def pods(self, name: str) -> list[Pod]:
         found = await self.client.list(PODS, NAMESPACE, labels=f"{ACTION_LABEL}={name}")
         return [each for each in found.items if not each.metadata.deleting]

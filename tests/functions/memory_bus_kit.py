@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from coterie.functions.bus.protocol import (
     PARTITIONS,
+    VALUE_LIMIT,
     Bus,
     BusError,
     Commit,
@@ -22,6 +23,8 @@ from coterie.functions.bus.protocol import (
 class MemoryBus:
     """What is in it outlives whoever uses it, as a file would."""
 
+    shared_value_limit = VALUE_LIMIT
+
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
         self.logs: dict[str, list[list[Record]]] = {}
@@ -30,6 +33,15 @@ class MemoryBus:
 
     async def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:
         self.logs.setdefault(name, [[] for _ in range(partitions)])
+
+    async def share_topic(self, name: str) -> int:
+        await self.create_topic(name)
+        return len(self.logs[name])
+
+    async def refresh(self, topic: str) -> bool:
+        if topic not in self.logs:
+            raise UnknownTopic(topic)
+        return False
 
     async def delete_topic(self, name: str) -> None:
         self.logs.pop(name, None)
@@ -96,6 +108,8 @@ class MemoryBus:
 class RecordedBus:
     """Passes on to a real bus, and remembers what was published."""
 
+    shared_value_limit = VALUE_LIMIT
+
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._records: dict[str, list[Record]] = {}
@@ -128,6 +142,13 @@ class RecordedBus:
         with self._change():
             await self._bus.create_topic(name, partitions)
 
+    async def share_topic(self, name: str) -> int:
+        with self._change():
+            return await self._bus.share_topic(name)
+
+    async def refresh(self, topic: str) -> bool:
+        return await self._bus.refresh(topic)
+
     async def delete_topic(self, name: str) -> None:
         with self._change():
             await self._bus.delete_topic(name)
@@ -157,6 +178,8 @@ class RecordedBus:
 class DyingBus:
     """Passes on to another bus until the n-th change; from then on nothing comes back, as for a process that was killed."""
 
+    shared_value_limit = VALUE_LIMIT
+
     def __init__(self, bus: MemoryBus, changes: int, *, before: bool) -> None:
         """`before`: the last change does not happen; else it happens, and nobody learns of it."""
         self._bus = bus
@@ -184,6 +207,14 @@ class DyingBus:
     async def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:
         await self._pass()
         await self._bus.create_topic(name, partitions)
+
+    async def share_topic(self, name: str) -> int:
+        await self._pass()
+        return await self._bus.share_topic(name)
+
+    async def refresh(self, topic: str) -> bool:
+        await self._pass()
+        return await self._bus.refresh(topic)
 
     async def delete_topic(self, name: str) -> None:
         await self._pass()

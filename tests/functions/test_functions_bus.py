@@ -45,6 +45,27 @@ async def test_names_that_are_refused(bus: Bus, name: str) -> None:
         await bus.create_topic(name)
 
 
+async def test_a_shared_topic_is_made_once_and_keeps_what_is_in_it(bus: Bus, opens: OpenBus) -> None:
+    assert await bus.share_topic("orders") == await bus.share_topic("orders") == (await bus.topics())["orders"]
+    key = key_for(0, 6)
+    await bus.publish([entry("orders", key, "one")])
+    await bus.refresh("orders")
+    await bus.publish([entry("orders", key, "two"), entry("orders", key, "three")])
+    assert await bus.share_topic("orders") == 6
+    assert await read_values(bus, "orders") == ["one", "two", "three"]
+    reading = asyncio.ensure_future(bus.read("orders", 0, (await bus.ends("orders"))[0], 10, 20.0))
+    await asyncio.sleep(0)
+    await bus.publish([entry("orders", key, "four")])
+    assert [each.value for each in await reading] == [b"four"]
+    with pytest.raises(UnknownTopic):
+        await bus.refresh("none")
+    await bus.close()
+    again = await opens()
+    await again.share_topic("orders")
+    await again.refresh("orders")
+    assert await read_values(again, "orders") == ["one", "two", "three", "four"]
+
+
 async def test_numbers_that_are_refused(bus: Bus) -> None:
     for partitions in (0, -1, 1001):
         with pytest.raises(BusError, match="partitions"):

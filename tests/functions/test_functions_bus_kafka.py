@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from bus_suite import entry, read_all, read_values
+from aiokafka import AIOKafkaProducer
+from bus_suite import entry, key_for, read_all, read_values
 from kafka_broker import KafkaCluster, kafka_wanted, shared_kafka
 
 from coterie.functions.bus import factory
 from coterie.functions.bus.factory import check_bus_url, open_bus
+from coterie.functions.bus.kafka import KafkaBus
+from coterie.functions.bus.kafka_clients import KafkaClients
 from coterie.functions.bus.kafka_settings import KafkaSettings, client_options, parse_kafka_url
-from coterie.functions.bus.protocol import Bus, BusError, Commit
+from coterie.functions.bus.protocol import Bus, BusError, Commit, Entry, Record
+from coterie.functions.bus.topic_state import PartitionState
 
 real_kafka = pytest.mark.skipif(not kafka_wanted(), reason="COTERIE_KAFKA is not set")
 
@@ -92,6 +98,132 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_nobody_is_there(tmp_path: Path) -> None:
     with pytest.raises(BusError, match=r"Kafka at 127.0.0.1:1 cannot be used"):
         await open_bus("kafka://127.0.0.1:1?timeout=2", tmp_path)
+
+
+class PlayedConsumer:
+    """What `KafkaClients.growth` asks of a consumer. `held`: where an open transaction of somebody else begins."""
+
+    def __init__(self, records: list[int], end: int, first: int = 0, held: int = 1 << 40) -> None:
+        self.records, self.end, self.first, self.held = records, end, first, held
+        self.at = 0
+        self.asked = 0
+
+    async def beginning_offsets(self, partitions: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, self.first)
+
+    async def end_offsets(self, partitions: list[Any]) -> dict[Any, int]:
+        return dict.fromkeys(partitions, self.end)
+
+    def assign(self, partitions: list[Any]) -> None: ...
+
+    def pause(self, *partitions: Any) -> None: ...
+
+    def seek(self, partition: Any, offset: int) -> None:
+        self.at = offset
+
+    async def position(self, partition: Any) -> int:
+        return self.at
+
+    async def getmany(self, partition: Any, timeout_ms: int) -> dict[Any, list[Any]]:
+        self.asked += 1
+        limit = min(self.end, self.held)
+        found = [SimpleNamespace(offset=each) for each in self.records if self.at <= each < limit]
+        self.at = max(self.at, limit)
+        return {partition: found} if found else {}
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Callable[[PlayedConsumer], KafkaBus]:
+    """A bus with a shared topic of one partition, whose first two records were there when it was opened."""
+
+    def make(consumer: PlayedConsumer) -> KafkaBus:
+        clients = object.__new__(KafkaClients)
+        clients.consumer, clients.commits = consumer, "alice-committed-offsets"  # type: ignore[assignment]
+        bus = KafkaBus(parse_kafka_url("kafka://127.0.0.1:1", "alice-"))
+        bus._clients = clients
+        bus._topics["orders"] = [PartitionState(0, 0, 2, {})]
+        bus._shared["orders"] = []
+        bus._mark_shared("orders")
+        return bus
+
+    return make
+
+
+async def test_what_others_wrote_wakes_who_reads(played: Callable[[PlayedConsumer], KafkaBus]) -> None:
+    consumer = PlayedConsumer([0, 1], 3)  # a mark of a transaction at the end
+    bus = played(consumer)
+    assert await bus.refresh("orders") and (await bus.ends("orders"))[0] == 2
+    assert await bus.refresh("orders") and consumer.asked == 1, "it is not looked at again"
+    (partition,) = bus._topics["orders"]
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    partition.waiters.append(waiter)
+    consumer.records, consumer.end = [0, 1, 3, 4], 6
+    await bus.refresh("orders")
+    assert waiter.done() and (await bus.ends("orders"))[0] == 5
+    # One of ours behind those of others: nothing is taken from memory, where theirs are not.
+    bus._take_over([Record("orders", 0, 9, "k", b"ours", 0)], [])
+    assert (partition.end, partition.recent_from, len(partition.recent)) == (10, 10, 0)
+    consumer.records, consumer.end = [0, 1, 3, 4, 7, 9], 10
+    await bus.refresh("orders")
+    assert (await bus.ends("orders"))[0] == 10
+
+
+async def test_an_open_transaction_of_others_and_records_that_a_broker_dropped(
+    played: Callable[[PlayedConsumer], KafkaBus],
+) -> None:
+    consumer = PlayedConsumer([0, 1, 2, 5, 6], 7, held=4)
+    bus = played(consumer)
+    await bus.refresh("orders")
+    assert (await bus.ends("orders"))[0] == 3, "as far as it goes, and it does not wait"
+    assert consumer.asked == 2
+    consumer.held = 1 << 40
+    await bus.refresh("orders")
+    assert (await bus.ends("orders"))[0] == 7
+    consumer.records, consumer.first, consumer.end = [], 20, 20
+    await bus.refresh("orders")
+    (partition,) = bus._topics["orders"]
+    assert (partition.first, partition.end) == (20, 20)
+    assert await bus.read("orders", 0, 3, 10) == []
+
+
+@real_kafka
+async def test_records_of_other_clients_of_kafka(tmp_path: Path) -> None:
+    kafka = shared_kafka()
+    bus = await open_bus(f"{kafka.url('shared-')}&timeout=10", tmp_path)
+    other = AIOKafkaProducer(bootstrap_servers=kafka.addresses)
+    unsure = AIOKafkaProducer(bootstrap_servers=kafka.addresses, transactional_id="shared-other")
+    try:
+        for each in (other, unsure):
+            await each.start()
+        await other.send_and_wait("shared-early", b"before")
+        partitions = await bus.share_topic("orders")
+        assert await bus.share_topic("early") >= 1
+        found: list[bytes] = []
+
+        async def read(topic: str, count: int) -> list[bytes]:
+            async with asyncio.timeout(30):
+                while True:
+                    await bus.refresh(topic)
+                    parts = (await bus.topics())[topic]
+                    found[:] = [each.value for number in range(parts) for each in await read_all(bus, topic, number)]
+                    if len(found) >= count:
+                        return sorted(found)
+                    await asyncio.sleep(0.2)
+
+        assert await read("early", 1) == [b"before"]
+        await other.send_and_wait("shared-orders", b"1", partition=0)
+        await bus.publish([Entry("orders", key_for(0, partitions), b"2")])
+        await unsure.begin_transaction()
+        await unsure.send_and_wait("shared-orders", b"4", partition=0)
+        assert await read("orders", 2) == [b"1", b"2"]
+        await bus.refresh("orders")
+        await unsure.commit_transaction()
+        await other.send_and_wait("shared-orders", b"3", partition=0)
+        assert await read("orders", 4) == [b"1", b"2", b"3", b"4"]
+    finally:
+        await other.stop()
+        await unsure.stop()
+        await bus.close()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from functions_world import NAMESPACE, SCRIPT, FunctionsWorld, functions_world, until
 
 from coterie.engines.actor import exit_codes
-from coterie.functions.bus.protocol import Entry
+from coterie.functions.bus.protocol import BusError, Entry
 from coterie.functions.dead_letter_objects import LIMIT
 from coterie.functions.dispatcher.dead_letters import DeadCall
 from coterie.functions.messages import FunctionResponse, Invoke
@@ -18,6 +18,7 @@ from coterie.kube.api.errors import NotFound
 from coterie.kube.api.meta import find_condition
 from coterie.kube.api.types.apps import DEPLOYMENTS
 from coterie.kube.api.types.core import CONFIG_MAPS, SECRETS
+from coterie.kube.api.types.pods import PODS
 from coterie.kuscia.api.functions.types import ACTIONS, DEAD_LETTERS, READY, RELOAD_FAILED, TRIGGERS
 from coterie.kuscia.api.types.data import DOMAIN_DATAS
 
@@ -133,6 +134,57 @@ async def _exists(world: FunctionsWorld, kind: Any, name: str) -> bool:
     return True
 
 
+async def test_an_action_that_is_made_again_at_once_has_its_code(world: FunctionsWorld) -> None:
+    """No garbage collector runs here: the ConfigMap of the earlier action is there until it is replaced."""
+    await world.apply("again", script=SCRIPT)
+    version = await world.version("again")
+    name = f"action-again-{version}"
+    first = await world.action("again")
+    await world.client.delete(ACTIONS, "again", NAMESPACE)
+
+    async def removed() -> bool:
+        return not await _exists(world, ACTIONS, "again")
+
+    await until(removed)
+    assert await _exists(world, CONFIG_MAPS, name)
+    await world.apply("again", script=SCRIPT)
+    assert await world.version("again") == version
+    second = await world.action("again")
+    (owner,) = (await world.client.get(CONFIG_MAPS, name, NAMESPACE)).metadata.owner_references or ()
+    assert owner.uid == second.metadata.uid != first.metadata.uid
+    assert (await answer(world, "again")).status_code == 200
+
+
+async def test_code_that_somebody_put_in_its_place_is_replaced(world: FunctionsWorld) -> None:
+    planted = "def action(req):\n    return 'planted'\n"
+    await world.apply("own", script=SCRIPT)
+    name = f"action-planted-{await world.version('own')}"
+    body = {"metadata": {"name": name, "namespace": NAMESPACE}, "data": {"action.py": planted}}
+    await world.client.create(CONFIG_MAPS.as_dynamic, body)
+    await world.apply("planted", script=SCRIPT)
+    await world.version("planted")
+    found = await world.client.get(CONFIG_MAPS.as_dynamic, name, NAMESPACE)
+    assert found["data"] == {"action.py": SCRIPT}
+
+
+async def test_another_handler_gets_other_pods_and_a_wrong_one_can_be_mended(world: FunctionsWorld) -> None:
+    await world.apply("hand", script=SCRIPT, handler="action.action", scaling={"minReplicas": 1})
+    await world.until_ready("hand", 1)
+    before = {each.metadata.name for each in await world.pods("hand")}
+    world.agent.exit = (exit_codes.BAD_CODE, 'action has no function "other"')
+    await world.apply("hand", script=SCRIPT, handler="action.other", scaling={"minReplicas": 1})
+    assert "no function" in await condition(world, "hand", RELOAD_FAILED, "True")
+    world.agent.exit = None
+    await world.apply("hand", script=SCRIPT, handler="action.second", scaling={"minReplicas": 1})
+    await condition(world, "hand", RELOAD_FAILED, "False")
+    await world.until_ready("hand", 1)
+    (pod,) = await world.pods("hand")
+    assert pod.metadata.name not in before
+    whole = await world.client.get(PODS.as_dynamic, pod.metadata.name, NAMESPACE)
+    variables = {each["name"]: each.get("value") for each in whole["spec"]["containers"][0]["env"]}
+    assert variables["COTERIE_ACTION_HANDLER"] == "action.second"
+
+
 async def test_records_of_a_topic_are_calls_each_once(world: FunctionsWorld) -> None:
     await world.apply("reader", script=SCRIPT)
     await world.apply("orders", TRIGGERS, action="reader", topic="orders")
@@ -147,6 +199,55 @@ async def test_records_of_a_topic_are_calls_each_once(world: FunctionsWorld) -> 
         return len(world.agent.calls) == 2
 
     await until(called)
+    await world.server._records.write("orders", "k", b"three")
+
+    async def again() -> bool:
+        return len(world.agent.calls) == 3
+
+    await until(again)
+
+    async def noted() -> bool:
+        return bool((await world.client.get(TRIGGERS, "orders", NAMESPACE)).status.last_call_time)
+
+    await until(noted)
+
+
+async def test_records_that_lie_in_a_topic_before_its_trigger_are_calls(world: FunctionsWorld) -> None:
+    """The trigger may be seen before its action is served."""
+    for number in range(5):
+        topic = f"early-{number}"
+        await world.bus.create_topic(topic)
+        await world.bus.publish([Entry(topic, "k", b"early")])
+        await world.apply(f"reader-{number}", script=SCRIPT)
+        await world.apply(topic, TRIGGERS, action=f"reader-{number}", topic=topic)
+
+    async def called() -> bool:
+        return sorted(world.agent.calls) == [f"reader-{number}" for number in range(5)]
+
+    await until(called)
+
+
+async def test_a_topic_is_read_on_after_its_bus_was_away(world: FunctionsWorld) -> None:
+    await world.apply("reader", script=SCRIPT)
+    committed, away = world.bus.committed, 3
+
+    async def sometimes(group: str, topic: str) -> Any:
+        nonlocal away
+        if group.startswith("trigger-") and away:
+            away -= 1
+            raise BusError("the broker is away")
+        return await committed(group, topic)
+
+    world.bus.committed = sometimes  # type: ignore[method-assign]
+    await world.bus.create_topic("orders", 1)
+    await world.bus.publish([Entry("orders", "k", b"one")])
+    await world.apply("orders", TRIGGERS, action="reader", topic="orders")
+
+    async def called() -> bool:
+        return world.agent.calls == ["reader"]
+
+    await until(called)
+    assert not away
 
 
 async def test_a_changed_table_is_a_call(world: FunctionsWorld) -> None:

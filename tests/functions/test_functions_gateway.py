@@ -82,6 +82,54 @@ async def test_actions_by_name_need_a_right() -> None:
         assert (await world.request("POST", "/actions/echo")).status == 201
 
 
+async def test_records_of_topics_need_a_right_and_a_trigger_that_reads_them() -> None:
+    async with gateway_world(ECHO, ECHO_CONFIG) as world:
+        path, right = "/coterie/topics/orders", {"Authorization": BEARER}
+        assert (await world.request("POST", path, b"x")).status == 403
+        assert (await world.request("POST", path, b"x", Authorization="Bearer wrong")).status == 403
+        refused = await world.request("POST", path, b"x", **right)
+        assert (refused.status, refused.body) == (404, b"no Trigger reads the topic 'orders'\n")
+        assert not await world.bus.topics() & {"orders": 1}.keys(), "nobody makes topics by writing to them"
+        world.records.set_topics({"orders": ["trigger-1"]})
+        written = await world.request("POST", path, b"\xff one", Coterie_Key="k", **right)
+        assert written.status == 200
+        (record,) = world.bus.records("orders")
+        place = {"topic": "orders", "partition": record.partition, "offset": record.offset}
+        assert (json.loads(written.body), record.key, record.value) == (place, "k", b"\xff one")
+        for answer, status in [
+            (await world.request("GET", path, **right), 405),
+            (await world.request("POST", f"{path}?a=1", b"x", **right), 400),
+            (await world.request("POST", path, b"x", Idempotency_Key="i", **right), 400),
+            (await world.request("POST", path, b"x", Prefer="respond-async", **right), 400),
+            (await world.request("POST", path, b"x", Coterie_Key="k" * 300, **right), 400),
+            (await world.request("POST", path, b"x" * ((1 << 20) + 1), **right), 413),
+        ]:
+            assert answer.status == status, answer
+        for name in ("action-results", "partner-calls", "outbox-bob", "echo_TOPIC", "echo_DLQ", "ReturnGateway-g1"):
+            assert (await world.request("POST", f"/coterie/topics/{name}", b"{}", **right)).status == 404, name
+        for name in ("", "..%2Forders", "a/b", ".hidden", "%00", "x" * 201):
+            assert (await world.request("POST", f"/coterie/topics/{name}", b"{}", **right)).status == 404, name
+        assert len(world.bus.records("orders")) == 1
+
+
+async def test_a_record_whose_link_breaks_is_not_promised() -> None:
+    async with gateway_world(ECHO, ECHO_CONFIG, link_wait=0.2) as world:
+        world.records.set_topics({"orders": ["trigger-1"]})
+        published = asyncio.Event()
+
+        async def never(*_: object) -> object:
+            published.set()
+            return await asyncio.Event().wait()
+
+        world.bus.publish = never  # type: ignore[method-assign, assignment]
+        asked = asyncio.ensure_future(world.request("POST", "/coterie/topics/orders", b"x", Authorization=BEARER))
+        await published.wait()
+        await world.stop_functions()
+        answer = await asked
+        assert answer.status == 503 and b"not known whether" in answer.body
+        assert (await world.request("POST", "/coterie/topics/orders", b"x", Authorization=BEARER)).status == 503
+
+
 async def test_large_bodies_are_refused_before_they_are_read() -> None:
     async with gateway_world(ECHO, ECHO_CONFIG, ROUTES, max_body=1000) as world:
         port = world.gateways[0][0].http._listeners[0].sockets[0].getsockname()[1]

@@ -61,6 +61,7 @@ def test_a_cause_has_one_request_id() -> None:
         ("action-results", False),
         ("outbox-bob", False),
         ("ReturnGateway-1", False),
+        ("partner-calls", False),
     ],
 )
 def test_topics_of_functions_themselves_are_not_read(topic: str, ok: bool) -> None:

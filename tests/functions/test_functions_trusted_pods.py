@@ -12,7 +12,8 @@ import pytest
 from functions_world import NAMESPACE, SCRIPT, FunctionsWorld, functions_world, until
 
 from coterie.base.paths import DomainPaths
-from coterie.functions.actor_monitor import TEMPLATE_ANNOTATION, end_of
+from coterie.engines.actor import exit_codes
+from coterie.functions.actor_monitor import TEMPLATE_ANNOTATION, end_for_callers, end_of
 from coterie.functions.actor_pods import actor_pod
 from coterie.functions.gateway_objects import GATEWAY_LABELS, gateway_objects
 from coterie.functions.gateway_pods import is_gateway
@@ -194,7 +195,31 @@ def ended(reason: str, status: dict[str, Any], **terminated: Any) -> tuple[int |
     return end_of(msgspec.convert({"status": {"phase": "Failed", "containerStatuses": states, **status}}, Pod))
 
 
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (3, "exit code 3"),
+        (139, "exit code 139 (SIGSEGV)"),
+        (255, "exit code 255"),
+        (exit_codes.BAD_CODE, "its code cannot be loaded"),
+        (exit_codes.CALL_STUCK, "a call did not end after its deadline"),
+    ],
+)
+def test_callers_are_not_told_what_is_in_the_log(code: int, told: str) -> None:
+    """Lines that other calls printed: the last ones are the termination message of a container that wrote none."""
+    last = {"exitCode": code, "reason": "Error", "message": "call=1 card number of ann"}
+    states = [{"name": "actor", "state": {"terminated": last}}]
+    pod = msgspec.convert({"status": {"phase": "Failed", "containerStatuses": states}}, Pod)
+    assert end_for_callers(pod, code) == told
+    assert end_of(pod) == (code, "call=1 card number of ann"), "those who may read the Action may read logs"
+
+
 def test_why_an_actor_ended() -> None:
+    killed = {
+        "phase": "Failed",
+        "containerStatuses": [{"name": "actor", "state": {"terminated": {"reason": "OOMKilled"}}}],
+    }
+    assert end_for_callers(msgspec.convert({"status": killed}, Pod), 137).startswith("OOMKilled: ")
     assert ended("OOMKilled", {}, exitCode=137, message="last lines of its log") == (
         137, "OOMKilled: it used more memory than its limit",
     )  # fmt: skip

@@ -104,6 +104,9 @@ _FUNCTION_ACTIONS = (
         "NAME [--param K=V] [--body TEXT|@FILE] [options]",
     ),
     Command("action result", "print the answer of an asynchronous call", _JOBS, "ID [--wait]"),
+    Command(
+        "action publish", "write a record to a topic that Triggers read", _JOBS, "TOPIC [--body TEXT|@FILE] [--key K]"
+    ),
     Command("action logs", "print what functions print", _JOBS, "NAME [--call ID] [-f]"),
     Command("action graph", "draw which function calls which, with their load", _JOBS, "[NAME] [-o FORMAT]"),
     Command("action versions", "list the versions of a function", _JOBS, "NAME [-o FORMAT]"),

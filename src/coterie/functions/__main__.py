@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--spare-idle-seconds", type=float, required=True)
     parser.add_argument("--netns", type=Path, help="the network namespace of the domain's pods")
     parser.add_argument("--gateway", type=Path, help="the socket of our own gateway for calls to partners")
+    parser.add_argument("--evidence", type=Path, help="the socket of the evidence log")
     parser.add_argument("--own-network", choices=("yes", "no"), required=True)
     parser.add_argument("--listeners", type=listener_handover.inherited, required=True)
     chosen = parser.parse_args()
@@ -85,6 +86,7 @@ def main() -> None:
         chosen.netns,
         chosen.gateway,
         chosen.own_network == "yes",
+        evidence=chosen.evidence,
     )
     asyncio.run(serve(settings, chosen.api, chosen.listeners))
 

@@ -10,6 +10,8 @@ count, and nothing is sent to it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from urllib.parse import quote
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
+from coterie.engines.actor import exit_codes
 from coterie.functions.plan import ActorState
 from coterie.functions.pod_connections import ConnectToPod
 from coterie.http.plain_client import HttpFailure, Pool
@@ -32,6 +35,12 @@ log = logger("functions.actors")
 
 OOM_KILLED, EVICTED = "OOMKilled", "Evicted"
 TEMPLATE_ANNOTATION = "coterie.io/actor-template"
+_SIGNALLED = 128
+_OWN_ENDS = {
+    exit_codes.BAD_CODE: "its code cannot be loaded",
+    exit_codes.LOAD_TIMEOUT: "its code was not loaded in time",
+    exit_codes.CALL_STUCK: "a call did not end after its deadline",
+}
 SPARE_TEXT = "spare"
 """What an actor without an action answers to `/healthz`."""
 _PROBE_SECONDS = 2.0
@@ -278,7 +287,7 @@ class ActorMonitor:
             self._changed(actor.pool)
 
     async def why_ended(self, name: str, seconds: float) -> str:
-        """Why an actor that broke off a call ended: its pod says so a moment later. Empty: it is not known so far."""
+        """Why an actor that broke off a call ended, for whoever called: its pod says so a moment later. Empty: it is not known so far."""
         if name in self._ends:
             return self._ends[name]
         waiting: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -306,7 +315,7 @@ class ActorMonitor:
     def _see(self, actor: TrackedActor, pod: Pod) -> None:
         if pod.ended:
             actor.exit_code, actor.message = end_of(pod)
-            self._note_end(actor, actor.message)
+            self._note_end(actor, end_for_callers(pod, actor.exit_code))
             self._enter(actor, ActorState.FAILED)
         elif pod.metadata.deleting:
             self._enter(actor, ActorState.LEAVING)
@@ -400,6 +409,21 @@ def end_of(pod: Pod) -> tuple[int | None, str]:
     if pod.status.reason == EVICTED:
         why = f"{EVICTED}: {pod.status.message}".removesuffix(": ")
     return code, why[:_MAX_TEXT]
+
+
+def end_for_callers(pod: Pod, code: int | None) -> str:
+    """The same for whoever called it. `end_of` may have the end of the log, with lines of other calls: that is for those who may read logs."""
+    _, why = end_of(pod)
+    if why.startswith((OOM_KILLED, EVICTED)):
+        return why
+    if code is None:
+        return (pod.status.reason or "its pod ended")[:_MAX_TEXT]
+    if code in _OWN_ENDS:
+        return _OWN_ENDS[code]
+    if code > _SIGNALLED:
+        with contextlib.suppress(ValueError):
+            return f"exit code {code} ({signal.Signals(code - _SIGNALLED).name})"
+    return f"exit code {code}"
 
 
 def waiting_for(pod: Pod) -> str:

@@ -300,10 +300,25 @@ class ActionController(ControllerOwner):
         if not state.token:
             state.token = await self._ensure_token(action)
         if version not in state.stored:
-            body = actor_pods.code_config_map(action, version, b"" if action.spec.script else packed_code(action.spec))
             if action.spec.script or action.spec.archive:
-                await self._create(CONFIG_MAPS.as_dynamic, body)
+                await self._ensure_code(action, version)
             state.stored.add(version)
+
+    async def _ensure_code(self, action: Action, version: str) -> None:
+        packed = b"" if action.spec.script else packed_code(action.spec)
+        body = actor_pods.code_config_map(action, version, packed)
+        name = body["metadata"]["name"]
+        for _ in range(3):
+            if await self._create(CONFIG_MAPS.as_dynamic, body):
+                return
+            with contextlib.suppress(NotFound):
+                found = await self._client.get(CONFIG_MAPS.as_dynamic, name, self._namespace)
+                same = all((found.get(field) or {}) == (body.get(field) or {}) for field in ("data", "binaryData"))
+                if _is_owned(found, action) and same:
+                    return
+                # Of an action before this one, whose garbage collector has not come yet, or somebody else's.
+                await self._client.delete(CONFIG_MAPS, name, self._namespace, uid=found["metadata"]["uid"])
+        raise RuntimeError(f"the ConfigMap {name} cannot be made")
 
     async def _ensure_token(self, action: Action) -> str:
         name = actor_pods.token_name(action.metadata.name)
@@ -313,16 +328,19 @@ class ActionController(ControllerOwner):
             except NotFound:
                 await self._create(SECRETS.as_dynamic, actor_pods.token_secret(action, secrets.token_urlsafe(32)))
                 continue
-            owners = found["metadata"].get("ownerReferences") or ()
-            if any(each.get("uid") == action.metadata.uid for each in owners):
+            if _is_owned(found, action):
                 return base64.b64decode(found["data"][actor_pods.TOKEN_KEY]).decode()
             # Of an action before this one; the garbage collector has not come yet.
             await self._client.delete(SECRETS, name, self._namespace, uid=found["metadata"]["uid"])
         raise RuntimeError(f"the Secret {name} cannot be made")
 
-    async def _create(self, kind: Kind[Object], body: Object) -> None:
-        with contextlib.suppress(AlreadyExists):
+    async def _create(self, kind: Kind[Object], body: Object) -> bool:
+        """False: it is there already."""
+        try:
             await self._client.create(kind, body)
+        except AlreadyExists:
+            return False
+        return True
 
     async def _unusable(self, action: Action, state: _ActionState, why: str) -> Result:
         """Admission refuses such code; this one came another way."""
@@ -662,9 +680,9 @@ class ActionController(ControllerOwner):
         return msgspec.structs.replace(action, spec=msgspec.structs.replace(action.spec, image=self._image))
 
     def _template(self, action: Action, pool: ActorPool | None = None) -> str:
-        """Of everything about a pod that running actors cannot take over: not the code and not its handler."""
-        plain = msgspec.structs.replace(action, spec=msgspec.structs.replace(action.spec, handler=""))
-        body = actor_pods.actor_pod(self._with_image(plain), "", "", pool=action.metadata.name)
+        """Of everything about a pod that running actors cannot take over: not the code. A handler is no part of a version, so another one gets
+        new pods."""
+        body = actor_pods.actor_pod(self._with_image(action), "", "", pool=action.metadata.name)
         return content_hash(body["spec"] if pool is None or not pool.tables else [body["spec"], *pool.tables], None)
 
     # Status.
@@ -773,6 +791,11 @@ class ActionController(ControllerOwner):
         resource = ACTIONS.resource
         about = reference_to(action, api_version=resource.api_version, kind=resource.kind)
         self._events.record(about, "Warning" if type_ == "Warning" else "Normal", reason, message)
+
+
+def _is_owned(found: Object, action: Action) -> bool:
+    owners = found["metadata"].get("ownerReferences") or ()
+    return any(each.get("uid") == action.metadata.uid for each in owners)
 
 
 def _facts(actor: TrackedActor) -> ActorFacts:

@@ -18,6 +18,8 @@ import msgspec
 MONITOR_TOPIC = "action-monitor"
 RESULTS_TOPIC = "action-results"
 """Answers by requestUID, kept 24 hours: for repeated and asynchronous calls."""
+PARTNER_CALLS_TOPIC = "partner-calls"
+"""What is known of calls from and to partners."""
 MAX_DEPTH = 64
 _OUTBOX = "outbox-"
 _SMALL_BODY = 64 << 10
@@ -45,6 +47,15 @@ def outbox_topic(partner: str) -> str:
 
 def is_outbox(topic: str) -> bool:
     return topic.startswith(_OUTBOX)
+
+
+def is_own_topic(topic: str) -> bool:
+    """Of functions themselves; all others are read by Triggers."""
+    return (
+        topic in (MONITOR_TOPIC, RESULTS_TOPIC, PARTNER_CALLS_TOPIC)
+        or topic.startswith((return_topic(""), _OUTBOX))
+        or topic.endswith((action_topic(""), dead_letter_topic("")))
+    )
 
 
 class BusMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -36,6 +36,7 @@ from coterie.functions.partner_calls import PartnerCalls
 from coterie.functions.pod_connections import PodConnections
 from coterie.functions.settings import FunctionsSettings
 from coterie.functions.spare_actors import SpareActors
+from coterie.functions.topic_records import TopicRecords
 from coterie.functions.triggers import TriggerController
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.client import Client
@@ -43,6 +44,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kube.control.events import EventRecorder
 from coterie.kube.control.manager import Manager, Runnable
 from coterie.kuscia.api.functions.types import ACTION_LABEL
+from coterie.kuscia.control.evidence_recorder import EvidenceSocket
 
 
 class FunctionsServer:
@@ -78,7 +80,8 @@ class FunctionsServer:
             limits=DispatcherLimits(max_answer=settings.max_body),
         )
         pods = informers.get(PODS, settings.domain, labels=ACTION_LABEL)
-        self.links = GatewayLinks(bus, self.dispatcher, connections.connect, clock)
+        self._records = TopicRecords(bus, clock)
+        self.links = GatewayLinks(bus, self.dispatcher, connections.connect, clock, records=self._records)
         labelled = informers.get(PODS, settings.domain, labels=GATEWAY_SELECTOR)
         self._gateway_pods = GatewayPods(client, labelled, clock, settings.domain, self._gateways_changed)
         self.gateways = GatewayDeployment(client, settings, self._gateways_changed)
@@ -104,16 +107,17 @@ class FunctionsServer:
             image=settings.image,
         )
         self.triggers = TriggerController(
-            client, informers, bus, self.dispatcher, clock, settings.domain, self.links.set_routes
+            client, informers, bus, self.dispatcher, clock, settings.domain, self.links.set_routes, self._records
         )
         self.letters = DeadLetterObjects(client, informers, self.dispatcher, clock, settings.domain)
         groups: list[list[Runnable]] = [
             [informers, events],
             [self.dispatcher, self.actions.monitor, self.spares],
             [self.actions],
-            [self.links, self._gateway_pods, self.triggers, self.letters.controller],
+            [self.links, self._gateway_pods, self.triggers, self.letters.controller, self._records],
         ]
         self._transport: GatewayTransport | None = None
+        self._evidence = EvidenceSocket(settings.evidence) if settings.evidence is not None else None
         self._hops: HopService | None = None
         if settings.gateway is not None and partners is not None:
             self._transport = GatewayTransport(settings.gateway)
@@ -126,6 +130,7 @@ class FunctionsServer:
                 PartnerCalls(self.dispatcher, self.actions, settings.domain),
                 clock,
                 listener=partners,
+                evidence=self._evidence,
             )
             groups.append([self._hops])
         self._manager = Manager(groups, name="functions", clock=clock)
@@ -141,6 +146,8 @@ class FunctionsServer:
         finally:
             if self._transport is not None:
                 await self._transport.close()
+            if self._evidence is not None:
+                await self._evidence.close()
 
     def stop(self) -> None:
         self._manager.stop()

@@ -37,6 +37,8 @@ class FunctionsSettings:
     log_rotation: Rotation = STANDARD
     traces: Path | None = None
     """The socket to which spans are sent; None: there are none."""
+    evidence: Path | None = None
+    """The socket of the evidence log; None: there is none."""
 
     @property
     def directory(self) -> Path:
@@ -55,5 +57,5 @@ class FunctionsSettings:
             "--spare-idle-seconds": f"{self.spares.idle_seconds:g}",
             "--own-network": "yes" if self.own_network else "no",
         }
-        found = {"--netns": self.netns, "--gateway": self.gateway}
+        found = {"--netns": self.netns, "--gateway": self.gateway, "--evidence": self.evidence}
         return {**made, **{name: str(path) for name, path in found.items() if path is not None}}

@@ -23,23 +23,17 @@ import orjson
 from coterie.base.backoff import Backoff, Policy
 from coterie.base.clock import Clock, parse_rfc3339, rfc3339
 from coterie.base.log import logger
-from coterie.base.tasks import TaskOwner
-from coterie.functions.bus.protocol import Bus, BusError, Commit, Record
-from coterie.functions.messages import (
-    MONITOR_TOPIC,
-    RESULTS_TOPIC,
-    Invoke,
-    action_topic,
-    dead_letter_topic,
-    is_outbox,
-    payload_of,
-    return_topic,
-)
-from coterie.kube.api.errors import AlreadyExists, NotFound
+from coterie.base.tasks import TaskFailed, TaskOwner
+from coterie.functions.bus.protocol import Bus, BusError, Commit, Record, UnknownTopic
+from coterie.functions.dispatcher.dispatcher import UnknownAction
+from coterie.functions.messages import Invoke, dead_letter_topic, is_own_topic, payload_of
+from coterie.functions.topic_records import MOST_VALUE, TopicRecords
+from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Condition, Object, ObjectKey, set_condition
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
+from coterie.kube.client.transport import TransportError
 from coterie.kube.control.controller import DONE, Controller, ControllerOwner, Result, Watches, own_key
 from coterie.kube.controllers.cronjob import schedule
 from coterie.kuscia.api.functions.types import ACTIONS, READY, TRIGGERS, Trigger
@@ -51,8 +45,9 @@ _NAMESPACE = uuid.UUID("5d3f4b57-6d2c-4d53-9f2e-0d5a0f2f6c11")
 _READ_AT_ONCE, _READ_SECONDS = 100, 20.0
 _PAUSE = Policy(first=0.2, factor=2.0, limit=10.0, jitter=0.2)
 _RECHECK_SECONDS = 5.0
+_NOTED_SECONDS = 10.0
+"""Between two writes of a topic's last call."""
 _STATE_KEY = "tables"
-_OWN_TOPICS = (MONITOR_TOPIC, RESULTS_TOPIC)
 
 
 class CallIntake(Protocol):
@@ -79,15 +74,10 @@ def request_uid(trigger: Trigger, cause: str) -> str:
 def topic_fault(trigger: Trigger) -> str:
     """Why its topic cannot be read; empty: it can. Records that calls themselves make would call for ever."""
     topic = trigger.spec.topic
-    if (
-        topic in _OWN_TOPICS
-        or topic.startswith(return_topic(""))
-        or is_outbox(topic)
-        or topic.endswith(action_topic(""))
-    ):
-        return f'topic "{topic}" belongs to functions themselves'
     if topic == dead_letter_topic(trigger.spec.action):
         return f'topic "{topic}" has the calls that "{trigger.spec.action}" gave up: another action may read it'
+    if is_own_topic(topic) and not topic.endswith(dead_letter_topic("")):
+        return f'topic "{topic}" belongs to functions themselves'
     return ""
 
 
@@ -134,6 +124,7 @@ class TriggerController(ControllerOwner):
         clock: Clock,
         namespace: str,
         routes_changed: Callable[[Sequence[HttpRoute]], None],
+        records: TopicRecords,
     ) -> None:
         self._client = client
         self._informers = informers
@@ -142,10 +133,13 @@ class TriggerController(ControllerOwner):
         self._clock = clock
         self._namespace = namespace
         self._routes_changed = routes_changed
+        self._records = records
         self._routes: list[HttpRoute] | None = None
         self._owner = TaskOwner("topic-triggers")
         self._readers: dict[str, tuple[tuple[str, str, int], asyncio.Task[None]]] = {}
         """By uid: what it was started for, and the task."""
+        self._noted: dict[str, float] = {}
+        """When the last call of a topic was written down, by the trigger's uid."""
         self.triggers = informers.get(TRIGGERS, namespace)
         self.actions = informers.get(ACTIONS, namespace)
         self._watching_tables = False
@@ -194,6 +188,11 @@ class TriggerController(ControllerOwner):
         if found != self._routes:
             self._routes = found
             self._routes_changed(found)
+        groups: dict[str, list[str]] = {}
+        for each in self.triggers.cache.list():
+            if each.spec.topic and not each.metadata.deleting and not topic_fault(each):
+                groups.setdefault(each.spec.topic, []).append(trigger_group(each))
+        self._records.set_topics(groups)
 
     # Schedules.
 
@@ -303,34 +302,62 @@ class TriggerController(ControllerOwner):
             if wanted.get(uid) != started_for or task.done():
                 task.cancel()
                 del self._readers[uid]
+                self._noted.pop(uid, None)
 
     async def _read_for_ever(self, trigger: Trigger) -> None:
         backoff = Backoff(_PAUSE)
         while True:
             try:
-                await self._bus.create_topic(trigger.spec.topic)
-                partitions = (await self._bus.topics())[trigger.spec.topic]
+                partitions = await self._bus.share_topic(trigger.spec.topic)
                 async with TaskOwner(f"trigger-{trigger.metadata.name}") as owner:
+                    owner.start("look", self._records.look(trigger.spec.topic), endless=True)
                     for number in range(partitions):
-                        owner.start(f"partition-{number}", self._read_partition(trigger, number, backoff), vital=True)
+                        owner.start(f"partition-{number}", self._read_partition(trigger, number, backoff), endless=True)
                     await owner.wait()
             except BusError as problem:
                 log.warning("A topic cannot be read", trigger=trigger.metadata.name, error=problem)
+            except TaskFailed as failure:
+                if not isinstance(failure.__cause__, UnknownTopic):
+                    raise
+                log.info("A topic is gone and is made again", trigger=trigger.metadata.name, topic=trigger.spec.topic)
             await self._clock.sleep(backoff.failed())
 
     async def _read_partition(self, trigger: Trigger, number: int, backoff: Backoff) -> None:
-        topic, group = trigger.spec.topic, f"trigger-{trigger.metadata.uid}"
-        offset = (await self._bus.committed(group, topic)).get(number, 0)
+        """UnknownTopic: it was deleted."""
+        topic, group = trigger.spec.topic, trigger_group(trigger)
+        offset: int | None = None
         while True:
             try:
-                for record in await self._bus.read(topic, number, offset, _READ_AT_ONCE, _READ_SECONDS):
-                    await self._intake.submit(call_of_record(trigger, record))
+                if offset is None:
+                    offset = (await self._bus.committed(group, topic)).get(number, 0)
+                records = await self._bus.read(topic, number, offset, _READ_AT_ONCE, _READ_SECONDS)
+                for record in records:
+                    if len(record.value) > MOST_VALUE:
+                        log.error("A record is too large for a call and is left out", topic=topic, offset=record.offset)
+                    else:
+                        await self._intake.submit(call_of_record(trigger, record))
                     offset = record.offset + 1
                     await self._bus.publish([], [Commit(group, topic, number, offset)])
                     backoff.succeeded()
-            except BusError as problem:
-                log.warning("A topic cannot be read", trigger=trigger.metadata.name, error=problem)
+                if records:
+                    await self._note_call(trigger)
+            except UnknownTopic:
+                raise
+            except (BusError, UnknownAction) as problem:
+                # An action that is not there is made, or the trigger is found to be unusable and this task is cancelled.
+                log.warning("Records of a topic wait", trigger=trigger.metadata.name, error=problem)
                 await self._clock.sleep(backoff.failed())
+
+    async def _note_call(self, trigger: Trigger) -> None:
+        """In the status, now and then."""
+        uid, now = trigger.metadata.uid, self._clock.monotonic()
+        if now - self._noted.get(uid, -_NOTED_SECONDS) < _NOTED_SECONDS:
+            return
+        self._noted[uid] = now
+        try:
+            await self._write_last_call(trigger, rfc3339(self._clock.now()))
+        except (ApiError, TransportError) as problem:
+            log.debug("The status of a trigger was not written", trigger=trigger.metadata.name, error=problem)
 
     # Status.
 
@@ -383,6 +410,10 @@ def call_of_record(trigger: Trigger, record: Record) -> Invoke:
         payload_base64=encoded,
         key=record.key,
     )
+
+
+def trigger_group(trigger: Trigger) -> str:
+    return f"trigger-{trigger.metadata.uid}"
 
 
 def owner_reference(trigger: Trigger) -> Object:

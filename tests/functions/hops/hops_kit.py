@@ -20,6 +20,7 @@ from coterie.functions.hops.wire import CALLER_HEADER
 from coterie.functions.messages import RESULTS_TOPIC, FunctionResponse, Invoke, action_topic, outbox_topic
 from coterie.http.messages import Request
 from coterie.kuscia.api.functions.types import ActionGrant
+from coterie.kuscia.control.evidence_recorder import EvidenceRecorder
 
 
 class MemoryBus:
@@ -206,6 +207,7 @@ class FunctionsDomain:
     bus: MemoryBus
     objects: Objects = field(default_factory=Objects)
     owner: TaskOwner | None = None
+    evidence: EvidenceRecorder | None = None
 
     async def start(self) -> None:
         for topic in (RESULTS_TOPIC, "ReturnGateway-1", *map(action_topic, self.objects.actions)):
@@ -214,7 +216,9 @@ class FunctionsDomain:
             await self.bus.create_topic(outbox_topic(partner))
         self.ledger = HopLedger(self.bus, self.clock)
         await self.ledger.load()
-        self.inbox = HopInbox(self.name, self.bus, self.ledger, self.objects, self.objects, self.clock)
+        self.inbox = HopInbox(
+            self.name, self.bus, self.ledger, self.objects, self.objects, self.clock, evidence=self.evidence
+        )
         self.owner = TaskOwner(self.name)
         transport = _Transport(self.gateways, self.name)
         self.senders = {

@@ -14,6 +14,7 @@ Examples:
   coterie action graph                                             # which calls which, calls a minute, errors, actors
   coterie action logs hello -f
   coterie action trigger add hello --schedule "*/5 * * * *"
+  coterie action publish orders --body @order.json                 # to a topic that Triggers read
   coterie action dlq ls                                            # calls that were given up
   coterie action rollback hello
   coterie action grant score --to bob --per-minute 60              # bob: next: [alice/score]

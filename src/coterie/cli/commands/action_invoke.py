@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -56,21 +57,24 @@ def run(args: argparse.Namespace, app: App) -> int:
     if fault := graph.action_name_fault(args.name):
         raise UsageError(fault)
     query = urlencode(actions.pairs(args.param, "--param"))
-    body = _body(args.body, app)
-    headers = {}
+    body = body_of_call(args.body, app)
+    headers = checked_headers({"Coterie-Key": args.key, "Idempotency-Key": args.idempotency_key})
     if body:
         headers["Content-Type"] = args.content_type or _content_type(body)
-    for name, value in (("Coterie-Key", args.key), ("Idempotency-Key", args.idempotency_key)):
-        if value:
-            if not value.isascii() or not value.isprintable():
-                raise UsageError(f"{name} must be printable ASCII")
-            headers[name] = value
     if args.asynchronous:
         headers["Prefer"] = "respond-async"
     return actions.run(args, app, lambda session: _invoke(session, args, query, headers, body))
 
 
-def _body(given: str, app: App) -> bytes:
+def checked_headers(given: Mapping[str, str]) -> dict[str, str]:
+    """Those that are not empty."""
+    for name, value in given.items():
+        if not value.isascii() or not (value or "x").isprintable():
+            raise UsageError(f"{name} must be printable ASCII")
+    return {name: value for name, value in given.items() if value}
+
+
+def body_of_call(given: str, app: App) -> bytes:
     if not given.startswith("@"):
         return given.encode()
     if given == "@-":

@@ -18,7 +18,7 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.functions.bus.log_file import BusFile, open_file
 from coterie.functions.bus.log_reader import BusReader
 from coterie.functions.bus.log_writer import BusWriter, Publication, TopicChange, TrimStep, Written
-from coterie.functions.bus.protocol import PARTITIONS, BusError, Commit, Entry, Position, Record
+from coterie.functions.bus.protocol import PARTITIONS, VALUE_LIMIT, BusError, Commit, Entry, Position, Record
 from coterie.functions.bus.topic_state import PartitionState, TopicState, answer
 from coterie.functions.bus.validation import check_publish, check_topic
 
@@ -45,6 +45,18 @@ class EmbeddedBus(TopicState):
     async def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:
         check_topic(name, partitions)
         await self._change(True, name, partitions)
+
+    @property
+    def shared_value_limit(self) -> int:
+        return VALUE_LIMIT
+
+    async def share_topic(self, name: str) -> int:
+        await self.create_topic(name)
+        return len(self._partitions(name))
+
+    async def refresh(self, topic: str) -> bool:
+        self._partitions(topic)
+        return False
 
     async def delete_topic(self, name: str) -> None:
         await self._change(False, name, 0)

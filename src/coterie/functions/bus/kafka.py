@@ -4,7 +4,8 @@
 
 A publish is a Kafka transaction: all or nothing, committed offsets included. A single entry or offset goes without a transaction.
 Publishes that wait for the same turn share it. As this process is the only one that publishes, readers at the end get records from
-memory as with the embedded bus, and nothing polls; Kafka is read for older records only.
+memory as with the embedded bus, and nothing polls; Kafka is read for older records only. Topics that Triggers read are *shared*: others write to
+them as well, so Kafka is asked for them (`refresh`) and nothing of them is in memory; how long their records stay is the brokers' to decide.
 
 Committed offsets are records of a compacted topic, `<prefix>committed-offsets`, and not those of Kafka's consumer groups: a transaction
 of aiokafka takes the offsets of one group only, and brokers forget the offsets of groups without members after a week, after which a
@@ -31,7 +32,7 @@ from coterie.base.clock import SYSTEM_CLOCK, Clock
 from coterie.base.lean_event import LeanEvent
 from coterie.base.log import logger
 from coterie.base.tasks import TaskOwner
-from coterie.functions.bus.kafka_clients import COMMITS, UNREACHABLE, KafkaClients, StoredTopic
+from coterie.functions.bus.kafka_clients import COMMITS, SHARED, UNREACHABLE, KafkaClients, StoredTopic
 from coterie.functions.bus.kafka_settings import KafkaSettings
 from coterie.functions.bus.protocol import (
     PARTITIONS,
@@ -48,6 +49,7 @@ from coterie.functions.bus.validation import check_partition, check_publish, che
 
 _ENTRIES_PER_TRANSACTION = 2048
 _BYTES_PER_TRANSACTION = 16 << 20
+_SHARED_VALUE_LIMIT = 900_000
 _AHEAD_BYTES = 8 << 20
 """Of older records that one request brought and nobody has read yet."""
 
@@ -103,6 +105,8 @@ class KafkaBus(TopicState):
         """Older records that a request brought and nobody has read yet, and the offset at which they go on."""
         self._stale: dict[_CommitKey, tuple[int, str]] = {}
         """What was committed to topics that are not there."""
+        self._shared: dict[str, list[int]] = {}
+        """Topics that others write to, and up to where each partition of theirs was looked at."""
         self._reason = ""
         """Why Kafka is away; empty: it is there."""
         self._owner = TaskOwner("functions-bus", on_failure=lambda _: self._end())
@@ -127,6 +131,59 @@ class KafkaBus(TopicState):
         async with self._changing() as clients:
             if name not in self._topics:
                 self._topics[name] = await self._create(clients, name, partitions)
+
+    @property
+    def shared_value_limit(self) -> int:
+        """What a broker takes where nobody said otherwise: one that refuses a value refuses all that is written with it."""
+        return _SHARED_VALUE_LIMIT
+
+    async def share_topic(self, name: str) -> int:
+        check_topic(name, PARTITIONS)
+        if name == COMMITS:
+            raise BusError(f"topic {COMMITS} is used by the bus itself")
+        self._check_open()
+        async with self._changing() as clients:
+            if name not in self._topics:
+                await clients.create_topic(self._outer(name), PARTITIONS, SHARED)
+                async with self._reading:
+                    found = (await clients.topics(self._outer(name))).get(self._outer(name))
+                if found is None:
+                    raise BusError(f"topic {name} was made and is not there yet")
+                self._topics[name] = self._adopted(name, found)
+            if name not in self._shared:
+                self._shared[name] = []
+                self._mark_shared(name)
+        return len(self._partitions(name))
+
+    def _mark_shared(self, name: str) -> None:
+        """Nothing of it is remembered, and all of it is looked at again."""
+        partitions = self._topics.get(name, ())
+        self._shared[name] = [each.end for each in partitions]
+        for each in partitions:
+            each.shared = True
+            each.forget_recent()
+
+    async def refresh(self, topic: str) -> bool:
+        partitions = self._partitions(topic)
+        if topic not in self._shared:
+            return True
+        outer = self._outer(topic)
+        try:
+            async with asyncio.timeout(self._settings.timeout), self._reading:
+                seen = dict(enumerate(self._shared[topic]))
+                growth = await self._connected().growth(outer, seen)
+        except UNREACHABLE as error:
+            raise BusError(f"Kafka at {self._servers} cannot be asked: {self._reason or _sentence(error)}") from error
+        if partitions is not self._topics.get(topic):
+            return True  # connected anew meanwhile
+        self._shared[topic] = [growth[number].seen for number in range(len(partitions))]
+        for number, each in enumerate(partitions):
+            before = each.end
+            each.first = max(each.first, growth[number].first)
+            each.grow(max(growth[number].end, each.first))
+            if each.end > before:
+                each.wake()
+        return True
 
     async def _create(self, clients: KafkaClients, name: str, partitions: int) -> list[PartitionState]:
         """Offsets that were committed to an earlier topic of this name are removed first, but only when the controller says that there
@@ -160,6 +217,7 @@ class KafkaBus(TopicState):
                 for each in partitions:
                     self._ahead.pop(each, None)
                 self._remove(name)
+                self._shared.pop(name, None)
                 for number, each in enumerate(partitions):
                     self._stale.update({(group, name, number): value for group, value in each.committed.items()})
                 await self._forget(clients, [key for key in self._stale if key[1] == name])
@@ -383,6 +441,8 @@ class KafkaBus(TopicState):
                 each.first, each.end = first, end
                 each.committed.clear()
                 each.forget_recent()
+        for name in self._shared:
+            self._mark_shared(name)
         self._stale.clear()
         for key, committed in commits.items():
             group, name, number = key

@@ -36,6 +36,8 @@ _RECORDS = {
     "max.message.bytes": str(_MESSAGE_LIMIT),
 }
 """What is old is dropped by `trim`, never by the broker."""
+SHARED = {**_RECORDS, "retention.ms": str(7 * 24 * 3600 * 1000)}
+"""Of topics for others, where we make them."""
 COMMITS = "committed-offsets"
 """The topic for what groups have committed: [group, topic, partition] -> [offset, note]."""
 COMPACTED = {
@@ -46,6 +48,7 @@ COMPACTED = {
 }
 _CLOSE_SECONDS = 5.0
 _RETRY_SECONDS = 0.2
+_GROWTH_ROUNDS, _GROWTH_MILLISECONDS = 20, 200
 
 # It reports every retry as a warning or an error. What matters reaches us as an exception.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -58,6 +61,15 @@ UNREACHABLE = (KafkaError, TimeoutError, OSError)
 class StoredTopic:
     firsts: list[int]
     ends: list[int]
+
+
+@dataclass(slots=True)
+class PartitionGrowth:
+    first: int
+    seen: int
+    """Up to here it was looked at: beyond the last record, where there are marks of transactions."""
+    end: int = 0
+    """After the last record that is new."""
 
 
 class KafkaClients:
@@ -187,6 +199,33 @@ class KafkaClients:
             )
             for topic, count in counts.items()
         }
+
+    async def growth(self, topic: str, seen: Mapping[int, int]) -> dict[int, PartitionGrowth]:
+        """What there is beyond `seen`, by partition. A transaction of somebody else that is open holds back what comes after it: so this goes as far as it
+        can at once, and the rest is seen later."""
+        partitions = [TopicPartition(topic, number) for number in seen]
+        firsts = await self.consumer.beginning_offsets(partitions)
+        logs = await self.consumer.end_offsets(partitions)
+        found = {
+            each.partition: PartitionGrowth(firsts[each], max(firsts[each], seen[each.partition]))
+            for each in partitions
+        }
+        behind = [each for each in partitions if found[each.partition].seen < logs[each]]
+        if behind:
+            self.consumer.assign(behind)
+            for each in behind:
+                self.consumer.seek(each, found[each.partition].seen)
+            for _ in range(_GROWTH_ROUNDS):
+                brought = await self.consumer.getmany(*behind, timeout_ms=_GROWTH_MILLISECONDS)
+                for each, records in brought.items():
+                    found[each.partition].end = records[-1].offset + 1
+                for each in behind:
+                    found[each.partition].seen = await self.consumer.position(each)
+                behind = [each for each in behind if found[each.partition].seen < logs[each]]
+                if not behind or not brought:
+                    break
+            self._rest()
+        return found
 
     async def _ends(
         self, firsts: dict[TopicPartition, int], logs: dict[TopicPartition, int]

@@ -1,7 +1,7 @@
 """What a message bus does: topics of partitions, each an append-only log with offsets, as in Kafka.
 
 The functions process of a domain is the only one that uses its topics: it assigns partitions itself, so nothing is ever
-rebalanced. Actors and gateways never speak to the bus.
+rebalanced. Actors and gateways never speak to the bus. Shared topics are the exception: Triggers read them, and on Kafka others may write to them.
 """
 
 from __future__ import annotations
@@ -66,8 +66,20 @@ class Commit:
 
 
 class Bus(Protocol):
+    @property
+    def shared_value_limit(self) -> int:
+        """Bytes of a value that is published to a shared topic."""
+
     async def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:
         """Nothing happens when it is there."""
+
+    async def share_topic(self, name: str) -> int:
+        """A topic that others may write to as well, where the bus lets them. It is made where it is not there, and never replaced.
+        Its number of partitions."""
+
+    async def refresh(self, topic: str) -> bool:
+        """Looks what others have written to a shared topic, and wakes who reads it. False: nobody else can write to this bus, nor keep
+        or drop records of it."""
 
     async def delete_topic(self, name: str) -> None:
         """With its records and the offsets of all groups. Nothing happens when it is not there."""

@@ -1,7 +1,7 @@
 """What the process knows of its topics without asking: ends, committed offsets, the last records.
 
 The functions process is the only one that publishes, so everything new passes through it: readers at the end of a partition get
-their records from memory, woken by the answer to whoever published. Only older ones are read from the file or from Kafka.
+their records from memory (but for shared topics), woken by the answer to whoever published. Only older ones are read from the file or from Kafka.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OFFSET = attrgetter("offset")
 
 
 class PartitionState:
-    __slots__ = ("committed", "deleted", "end", "first", "id", "recent", "recent_from", "waiters")
+    __slots__ = ("committed", "deleted", "end", "first", "id", "recent", "recent_from", "shared", "waiters")
 
     def __init__(self, id: int, first: int, end: int, committed: dict[str, tuple[int, str]]) -> None:
         self.id = id
@@ -41,10 +41,17 @@ class PartitionState:
         """`recent` has all records from this offset on."""
         self.waiters: list[asyncio.Future[None]] = []
         self.deleted = False
+        self.shared = False
+        """Others write to it too: there may be records of theirs between ours, so none are kept in memory."""
 
     def forget_recent(self) -> None:
         self.recent.clear()
         self.recent_from = self.end
+
+    def grow(self, end: int) -> None:
+        """Of a shared one: there are records up to here."""
+        self.end = max(self.end, end)
+        self.forget_recent()
 
     def trim(self, first: int) -> None:
         self.first = first
@@ -132,6 +139,9 @@ class TopicState(ABC):
         for record in records:
             partition = self._topics[record.topic][record.partition]
             touched.add(partition)
+            if partition.shared:
+                partition.grow(record.offset + 1)
+                continue
             partition.end = record.offset + 1
             partition.recent.append(record)
             size = len(record.value) + _RECORD_OVERHEAD

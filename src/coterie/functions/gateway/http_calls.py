@@ -16,11 +16,13 @@ from coterie.functions.messages import FunctionResponse, Invoke, body_of, payloa
 from coterie.http.errors import HttpProblem, bad_request
 from coterie.http.messages import Request, Response
 
+TOPICS_PATH = "/coterie/topics/"
 DEFAULT_SECONDS = 90.0
 MAX_SECONDS = 3600.0
 _MAX_KEY = 256
 _MAX_HEADER = 8192
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_TOPIC = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{7,63}")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
@@ -78,6 +80,29 @@ def request_id_of(path: str) -> str:
     if not _REQUEST_ID.fullmatch(found):
         raise HttpProblem(404, "NotFound", "there is no such call")
     return found
+
+
+def topic_of(path: str) -> str:
+    """The name in `/coterie/topics/NAME`."""
+    name = path.removeprefix(TOPICS_PATH)
+    if not _TOPIC.fullmatch(name):
+        raise HttpProblem(404, "NotFound", "this is no name of a topic")
+    return name
+
+
+def record_key(request: Request) -> str:
+    """Of a record of a topic; empty: it has none. Whatever else a request for a record says is refused and not left out."""
+    if request.method != "POST":
+        raise MethodRefused(["POST"])
+    if request.query:
+        raise bad_request("records of topics have no parameters; the Trigger has those of its calls")
+    for name in ("idempotency-key", "prefer", "coterie-timeout"):
+        if name in request.headers:
+            raise bad_request(f"records of topics have no {name}")
+    key = request.headers.get("coterie-key", "")
+    if len(key) > _MAX_KEY:
+        raise bad_request(f"the key of a record has at most {_MAX_KEY} characters")
+    return key
 
 
 def is_asynchronous(request: Request) -> bool:

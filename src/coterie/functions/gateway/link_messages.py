@@ -10,6 +10,8 @@ functions process                     gateway
                         <──────       PartTaken         the client has taken this part of a streamed answer
                         <──────       CallQuery         of `GET /calls/ID`
   CallState             ──────>
+                        <──────       RecordSent        for a topic that a Trigger reads
+  RecordWritten         ──────>                         it is on the bus, or why not
   LinkAlive             <─────>
 """
 
@@ -76,6 +78,14 @@ class CallState(GatewayLinkMessage, frozen=True, kw_only=True, tag="state"):
     response: FunctionResponse | None = None
 
 
+class RecordWritten(GatewayLinkMessage, frozen=True, kw_only=True, tag="written"):
+    query: int
+    status: int = 200
+    message: str = ""
+    partition: int = 0
+    offset: int = 0
+
+
 class LinkAlive(GatewayLinkMessage, frozen=True, kw_only=True, tag="alive"):
     pass
 
@@ -102,8 +112,15 @@ class CallQuery(GatewayLinkMessage, frozen=True, kw_only=True, tag="query"):
     uid: str
 
 
-ToGateway = RouteTable | CallAccepted | CallNotAccepted | AnswerArrived | CallState | LinkAlive
-FromGateway = CallSent | AnswerReceived | PartTaken | CallQuery | LinkAlive
+class RecordSent(GatewayLinkMessage, frozen=True, kw_only=True, tag="record"):
+    query: int
+    topic: str
+    key: str
+    value: bytes
+
+
+ToGateway = RouteTable | CallAccepted | CallNotAccepted | AnswerArrived | CallState | RecordWritten | LinkAlive
+FromGateway = CallSent | AnswerReceived | PartTaken | CallQuery | RecordSent | LinkAlive
 
 encode_message = msgspec.json.Encoder().encode
 decode_to_gateway = msgspec.json.Decoder(ToGateway).decode

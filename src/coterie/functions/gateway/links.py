@@ -39,6 +39,8 @@ from coterie.functions.gateway.link_messages import (
     LinkAlive,
     PartTaken,
     RawAnswer,
+    RecordSent,
+    RecordWritten,
     RouteTable,
     TriggerRoute,
     decode_from_gateway,
@@ -46,6 +48,7 @@ from coterie.functions.gateway.link_messages import (
 )
 from coterie.functions.messages import return_topic
 from coterie.functions.pod_connections import ConnectToPod
+from coterie.functions.topic_records import NobodyReads, RecordTooLarge, TooManyRecords, TopicRecords
 from coterie.http.errors import ProtocolError
 from coterie.http.websocket import WebSocket, accept_key, new_key
 
@@ -97,13 +100,21 @@ class GatewayLinks:
     name = "gateway-links"
 
     def __init__(
-        self, bus: Bus, dispatcher: CallDispatcher, connect: ConnectToPod, clock: Clock = SYSTEM_CLOCK
+        self,
+        bus: Bus,
+        dispatcher: CallDispatcher,
+        connect: ConnectToPod,
+        clock: Clock = SYSTEM_CLOCK,
+        *,
+        records: TopicRecords | None = None,
     ) -> None:
+        """`records`: of topics; None: there are none."""
         self.ready = asyncio.Event()
         self._bus = bus
         self._dispatcher = dispatcher
         self._connect = connect
         self._clock = clock
+        self._records = records or TopicRecords(bus, clock)
         self._routes: RouteTable | None = None
         """None: they are not known yet. A gateway takes calls when it has them."""
         self._addresses: dict[str, GatewayAddress] = {}
@@ -154,7 +165,13 @@ class GatewayLinks:
                     for uid, address in self._addresses.items():
                         if uid not in self._links:
                             link = self._links[uid] = _GatewayLink(
-                                address, self._bus, self._dispatcher, self._connect, self._clock, lambda: self._routes
+                                address,
+                                self._bus,
+                                self._dispatcher,
+                                self._connect,
+                                self._clock,
+                                lambda: self._routes,
+                                self._records,
                             )
                             link.task = owner.start(f"gateway {uid}", link.run(), endless=True)
         finally:
@@ -192,6 +209,7 @@ class _GatewayLink:
         connect: ConnectToPod,
         clock: Clock,
         routes: Callable[[], RouteTable | None],
+        records: TopicRecords,
     ) -> None:
         self.address = address
         self.connected = False
@@ -203,6 +221,7 @@ class _GatewayLink:
         self._connect = connect
         self._clock = clock
         self._routes = routes
+        self._records = records
         self._socket: WebSocket | None = None
         self._received = 0
         """Offsets below were received by the gateway."""
@@ -287,8 +306,31 @@ class _GatewayLink:
                     self._dispatcher.part_taken(message.uid, message.part)
                 case CallQuery():
                     owner.start("query", self._tell_state(socket, message), vital=False)
+                case RecordSent():
+                    await self._slots.acquire()
+                    owner.start("record", self._write(socket, message), vital=False)
                 case LinkAlive():
                     pass
+
+    async def _write(self, socket: WebSocket, message: RecordSent) -> None:
+        def refuse(status: int, why: str) -> None:
+            _send(socket, RecordWritten(query=message.query, status=status, message=why))
+
+        try:
+            position = await self._records.write(message.topic, message.key, message.value)
+        except NobodyReads as problem:
+            refuse(404, str(problem))
+        except RecordTooLarge as problem:
+            refuse(413, str(problem))
+        except TooManyRecords as problem:
+            refuse(503, str(problem))
+        except BusError as problem:
+            log.warning("A record could not be written", topic=message.topic, error=problem)
+            refuse(503, "it is not known whether the record was written; try again")
+        else:
+            _send(socket, RecordWritten(query=message.query, partition=position.partition, offset=position.offset))
+        finally:
+            self._slots.release()
 
     async def _submit(self, socket: WebSocket, message: CallSent) -> None:
         # What a gateway may not decide: who called, where the answer goes, which version.

@@ -1,8 +1,8 @@
 """A gateway: HTTP for clients on one port, the link of the functions process on another.
 
 A request becomes a call, which is accepted when it is on the bus; then it goes on whatever happens to the client, the link or this process.
-Paths of triggers are for everybody who reaches the address. `/actions/NAME` calls an action without a trigger, so it is only for those who may: through
-the API server, which checks roles and connects from the pod's own loopback, or with the token.
+Paths of triggers are for everybody who reaches the address. `/actions/NAME` calls an action without a trigger and `/coterie/topics/NAME` writes a record
+that Triggers read, so they are only for those who may: through the API server, which checks roles and connects from the pod's own loopback, or with the token.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
 from coterie.functions.gateway.http_calls import (
     DEFAULT_SECONDS,
+    TOPICS_PATH,
     MethodRefused,
     RouteIndex,
     action_of,
     http_response,
     invoke_of,
     is_asynchronous,
+    record_key,
     request_id_of,
     seconds_of,
+    topic_of,
 )
 from coterie.functions.gateway.link_messages import (
     DONE,
@@ -172,6 +175,9 @@ class GatewayServer:
                 return self._metrics(request)
             if path.startswith("/calls/"):
                 return self._state(request, request_id_of(path))
+            if path.startswith(TOPICS_PATH):
+                self._check_may_invoke(request)
+                return self._record(request, topic_of(path), record_key(request))
             if path.startswith("/actions/"):
                 self._check_may_invoke(request)
                 route = TriggerRoute(path=path, action=action_of(path))
@@ -318,6 +324,27 @@ class GatewayServer:
         if state.state == PENDING:
             return _pending(uid)
         return _problem(HttpProblem(404, "NotFound", "there is no such call, or it is too long ago"))
+
+    async def _record(self, request: Request, topic: str, key: str) -> Response:
+        value, request.body = request.body, b""
+        try:
+            await self._calls.linked_within(self._settings.link_wait)
+            async with asyncio.timeout(_ACCEPT_SECONDS):
+                written = await self._calls.write(topic, key, value)
+        except NoLink:
+            return _problem(_no_link())
+        except TooManyCalls:
+            return _problem(HttpProblem(503, "TooManyCalls", "too much waits here; try again later", retry_after=1))
+        except TimeoutError:
+            written = None
+        if written is None:
+            message = "it is not known whether the record was written; when it is sent again, it may be there twice"
+            return _problem(HttpProblem(503, "NotAccepted", message, retry_after=_RETRY_AFTER))
+        if written.status != 200:
+            retry = _RETRY_AFTER if written.status == 503 else 0
+            return _problem(HttpProblem(written.status, "NotWritten", written.message, retry_after=retry))
+        place = {"topic": topic, "partition": written.partition, "offset": written.offset}
+        return Response(200, orjson.dumps(place), "application/json")
 
     def _metrics(self, request: Request) -> Response:
         rows = [

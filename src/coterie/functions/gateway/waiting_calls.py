@@ -23,6 +23,8 @@ from coterie.functions.gateway.link_messages import (
     CallState,
     FromGateway,
     PartTaken,
+    RecordSent,
+    RecordWritten,
 )
 from coterie.functions.messages import FunctionResponse
 
@@ -82,6 +84,7 @@ class WaitingCalls:
         self._send: Callable[[FromGateway], None] | None = None
         self._linked = asyncio.Event()
         self._queries: dict[int, asyncio.Future[CallState]] = {}
+        self._records: dict[int, asyncio.Future[RecordWritten | None]] = {}
         self._numbers = itertools.count(1)
         self._bytes = 0
         self._received = NO_OFFSET
@@ -113,8 +116,12 @@ class WaitingCalls:
             for number, waiter in queries.items():
                 if not waiter.done():
                     waiter.set_result(CallState(query=number, state=UNKNOWN))
+            records, self._records = self._records, {}
+            for written in records.values():
+                if not written.done():
+                    written.set_result(None)
 
-    def receive(self, message: CallAccepted | CallNotAccepted | AnswerArrived | CallState) -> None:
+    def receive(self, message: CallAccepted | CallNotAccepted | AnswerArrived | CallState | RecordWritten) -> None:
         match message:
             case CallAccepted():
                 if (call := self._calls.get(message.uid)) is not None:
@@ -136,6 +143,11 @@ class WaitingCalls:
                 waiter = self._queries.pop(message.query, None)
                 if waiter is not None and not waiter.done():
                     waiter.set_result(message)
+
+            case RecordWritten():
+                written = self._records.pop(message.query, None)
+                if written is not None and not written.done():
+                    written.set_result(message)
 
     def _confirm(self, offset: int) -> None:
         """Many at once: until then they would only come again."""
@@ -195,6 +207,24 @@ class WaitingCalls:
             return await waiter
         finally:
             self._queries.pop(number, None)
+
+    async def write(self, topic: str, key: str, value: bytes) -> RecordWritten | None:
+        """None: the link broke, and nobody knows whether it was written. Raises NoLink, TooManyCalls."""
+        size = len(value)
+        if len(self._records) >= MAX_WAITING or self._bytes + size > MAX_BYTES:
+            raise TooManyCalls
+        if self._send is None:
+            raise NoLink
+        number = next(self._numbers)
+        waiter: asyncio.Future[RecordWritten | None] = asyncio.get_running_loop().create_future()
+        self._records[number] = waiter
+        self._bytes += size
+        try:
+            self._send(RecordSent(query=number, topic=topic, key=key, value=value))
+            return await waiter
+        finally:
+            self._bytes -= size
+            self._records.pop(number, None)
 
     def _send_call(self, call: WaitingCall) -> None:
         message = call.message

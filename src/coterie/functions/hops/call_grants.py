@@ -46,6 +46,8 @@ class CallRefusal:
     sentence: str
     retry_after: float = 0.0
     """Seconds; 0: trying again does not help."""
+    rule: str = ""
+    """Of the grant, for the evidence log; empty: none of a grant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,9 @@ def decide(
         # One without a count first: others are kept for calls that have nothing else.
         return CallDecision(min(covering, key=lambda each: (each.spec.limit.calls is not None, each.metadata.name)))
     if not refusals:
-        return CallDecision(None, CallRefusal(FORBIDDEN, f'"{call.partner}" has no grant for this action'))
+        return CallDecision(
+            None, CallRefusal(FORBIDDEN, f'"{call.partner}" has no grant for this action', rule="grant")
+        )
     # The one that ends by itself says most.
     return CallDecision(None, max(refusals, key=lambda each: (each.status == TOO_MANY, each.status)))
 
@@ -97,20 +101,22 @@ def refusal_of(
 ) -> CallRefusal | None:
     limit = grant.spec.limit
     if is_expired(grant, now):
-        return CallRefusal(FORBIDDEN, f"the grant ended at {limit.expiration_time}")
+        return CallRefusal(FORBIDDEN, f"the grant ended at {limit.expiration_time}", rule="expired")
     if limit.calls is not None and used.total >= limit.calls:
-        return CallRefusal(FORBIDDEN, f"the grant was for {limit.calls} calls, and all were used")
+        return CallRefusal(FORBIDDEN, f"the grant was for {limit.calls} calls, and all were used", rule="calls")
     if grant.spec.action not in actions:
-        return CallRefusal(NOT_FOUND, "the action is not there now")
+        return CallRefusal(NOT_FOUND, "the action is not there now", rule="action")
     if missing(grant):
-        return CallRefusal(FORBIDDEN, "a table that the action reads for this grant is not granted any more")
+        return CallRefusal(
+            FORBIDDEN, "a table that the action reads for this grant is not granted any more", rule="tables"
+        )
     if call.size > grant.spec.max_body_bytes:
         return CallRefusal(
-            TOO_LARGE, f"the body has {call.size} bytes, and the grant is for {grant.spec.max_body_bytes}"
+            TOO_LARGE, f"the body has {call.size} bytes, and the grant is for {grant.spec.max_body_bytes}", rule="size"
         )
     if limit.calls_per_minute is not None and used.last_minute >= limit.calls_per_minute:
         sentence = f"the grant is for {limit.calls_per_minute} calls a minute"
-        return CallRefusal(TOO_MANY, sentence, max(used.oldest_of_minute, 0.001))
+        return CallRefusal(TOO_MANY, sentence, max(used.oldest_of_minute, 0.001), rule="rate")
     return None
 
 

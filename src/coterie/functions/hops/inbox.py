@@ -1,6 +1,7 @@
 """Where partners' calls and replies arrive. Only our own Envoy connects here, and only for partners that it authenticated.
 
-    call    who? (gateway) ─> shape ─> seen before? ─> grant? ─> actors are wanted ─> publish: call + use + dedupe entry ─> 202
+    call    who? (gateway) ─> shape ─> seen before? ─> grant? ─> actors are wanted ─> use in the evidence log
+                 ─> publish: call + use + dedupe entry ─> 202
     reply   who? (gateway) ─> shape ─> a call of ours to this partner waits for it? ─> publish: answer + end of waiting ─> 202
 
 A use is on the bus together with the call, never after it. A partner's requestUID is not ours: a call gets a requestUID of its own, at random, so a partner
@@ -12,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import msgspec
@@ -22,9 +24,10 @@ from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.functions.bus.protocol import VALUE_LIMIT, Bus, BusError, Entry, UnknownTopic
 from coterie.functions.hops import call_grants, wire
-from coterie.functions.hops.call_grants import CallRefusal, PartnerCall
+from coterie.functions.hops.call_grants import CallRefusal, GrantUses, PartnerCall
 from coterie.functions.hops.ledger import Answered, HopLedger, Received, SentCall
 from coterie.functions.hops.local_functions import LocalFunctions
+from coterie.functions.hops.use_evidence import UseEvidence
 from coterie.functions.hops.wire import BadMessage, HopCall, HopRefusal, HopReply
 from coterie.functions.messages import (
     RESULTS_TOPIC,
@@ -37,7 +40,9 @@ from coterie.functions.messages import (
 )
 from coterie.functions.model import partner_pool
 from coterie.http.messages import Request, Response
+from coterie.kuscia.api.evidence import EvidenceError
 from coterie.kuscia.api.functions.types import ActionGrant
+from coterie.kuscia.control.evidence_recorder import EvidenceRecorder
 from coterie.kuscia.gateway.names import FUNCTION_CALLS_PATH, FUNCTION_REPLIES_PATH
 
 log = logger("functions.hops")
@@ -75,6 +80,7 @@ class HopAnswer:
 
 ACCEPTED = HopAnswer(202)
 _BUSY = HopAnswer(503, "the bus cannot be written now; send it again", 1.0)
+_UNRECORDED = HopAnswer(503, "uses of grants cannot be recorded now; send it again", 1.0)
 
 
 class HopInbox:
@@ -88,8 +94,9 @@ class HopInbox:
         clock: Clock,
         *,
         on_use: Callable[[str], None] = lambda grant: None,
+        evidence: EvidenceRecorder | None = None,
     ) -> None:
-        """`on_use`: told the uid of a grant that was used."""
+        """`on_use`: told the uid of a grant that was used. `evidence` None: there is no evidence log."""
         self._domain = domain
         self._bus = bus
         self._ledger = ledger
@@ -97,6 +104,9 @@ class HopInbox:
         self._functions = functions
         self._clock = clock
         self._on_use = on_use
+        self._evidence = UseEvidence(evidence, clock)
+        self._reserved: Counter[str] = Counter()
+        """Uses of grants, by uid, that are recorded now and not on the bus yet."""
         self._receiving: dict[tuple[str, ...], asyncio.Future[HopAnswer]] = {}
         self._at_once: dict[str, int] = {}
         self._outboxes: set[str] = set()
@@ -129,6 +139,7 @@ class HopInbox:
     async def call(self, partner: str, body: bytes) -> HopAnswer:
         largest = call_grants.largest_body(self._access.grants(), partner)
         if largest < 0:
+            await self._evidence.refused(partner, "", "grant")
             return self._refused(partner, "", CallRefusal(403, f'"{partner}" has no grant for this action'))
         if len(body) > largest * 4 // 3 + wire.OVERHEAD:
             return self._refused(partner, "", CallRefusal(413, f"the body of a call has at most {largest} bytes here"))
@@ -155,12 +166,13 @@ class HopInbox:
             self._access.grants(),
             PartnerCall(partner, call.action, wire.body_size(call)),
             timeouts.keys(),
-            lambda grant: self._ledger.uses(grant.metadata.uid, grant.status.uses),
+            self._uses,
             self._access.missing_tables,
             self._clock.now(),
         )
         if decision.grant is None:
             assert decision.refusal is not None
+            await self._evidence.refused(partner, call.action, decision.refusal.rule)
             return self._refused(partner, call.action, decision.refusal)
         grant = decision.grant
         apart = bool(grant.spec.tables) or self._access.reads_own_tables(call.action)
@@ -168,19 +180,6 @@ class HopInbox:
         self._functions.wanted(pool, min(call.calls_per_minute, grant.spec.limit.calls_per_minute or _UNKNOWN_RATE))
         now, request = self._ledger.now(), f"hop-{secrets.token_hex(16)}"
         wait = call.wait_milliseconds or int(wire.LONGEST_WAIT * 1000)
-        received = Received(
-            partner=partner,
-            uid=call.request_uid,
-            hop=call.hop,
-            digest=digest,
-            request=request,
-            action=call.action,
-            grant=grant.metadata.uid,
-            uses=self._ledger.uses(grant.metadata.uid, grant.status.uses).total + 1,
-            size=wire.body_size(call),
-            time=now,
-            until=now + wait,
-        )
         invoke = Invoke(
             request_uid=request,
             action=pool,
@@ -207,16 +206,49 @@ class HopInbox:
         if self._ledger.remembered(partner) >= MAX_REMEMBERED:
             sentence = f"{MAX_REMEMBERED} calls of the last hours are remembered, which is the most"
             return self._refused(partner, call.action, CallRefusal(503, sentence, 30.0))
+        uid = grant.metadata.uid
+        self._reserved[uid] += 1
         try:
+            await self._evidence.used(grant, self._uses(grant).total)
             await self._outbox(partner)
+        except EvidenceError as problem:
+            log.error("A partner's call was not accepted: it cannot be recorded", partner=partner, error=problem)
+            return _UNRECORDED
+        except BusError as problem:
+            log.error("A partner's call was not accepted: the bus failed", partner=partner, error=problem)
+            return _BUSY
+        finally:
+            # Until the ledger has it nothing else runs.
+            self._reserved[uid] -= 1
+            if not self._reserved[uid]:
+                del self._reserved[uid]
+        received = Received(
+            partner=partner,
+            uid=call.request_uid,
+            hop=call.hop,
+            digest=digest,
+            request=request,
+            action=call.action,
+            grant=uid,
+            uses=self._ledger.uses(uid, grant.status.uses).total + 1,
+            size=wire.body_size(call),
+            time=now,
+            until=now + wait,
+        )
+        try:
             await self._ledger.publish([received], [entry])
         except BusError as problem:
             log.error("A partner's call was not accepted: the bus failed", partner=partner, error=problem)
             return _BUSY
         self._functions.added(pool, payload_size(invoke))
-        self._on_use(grant.metadata.uid)
+        self._on_use(uid)
         log.debug("Call of a partner", partner=partner, action=call.action, request=request)
         return ACCEPTED
+
+    def _uses(self, grant: ActionGrant) -> GrantUses:
+        uid = grant.metadata.uid
+        found, reserved = self._ledger.uses(uid, grant.status.uses), self._reserved[uid]
+        return replace(found, total=found.total + reserved, last_minute=found.last_minute + reserved)
 
     async def _outbox(self, partner: str) -> None:
         """The way back is there before the call."""

@@ -21,9 +21,9 @@ from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.functions.bus.protocol import Bus, BusError, Commit, Entry, Position, UnknownTopic
 from coterie.functions.hops.call_grants import MINUTE, GrantUses
+from coterie.functions.messages import PARTNER_CALLS_TOPIC as TOPIC
 from coterie.functions.messages import BusMessage
 
-TOPIC = "partner-calls"
 _READ = 1000
 _KEPT = 25 * 3600
 """Seconds for which records are kept: longer than any call waits."""

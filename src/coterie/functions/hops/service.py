@@ -30,6 +30,7 @@ from coterie.kube.client.informers import Informers
 from coterie.kuscia.api.functions.partners import declared_partners
 from coterie.kuscia.api.functions.types import ACTION_GRANTS, ACTIONS, Action, ActionGrant
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS, DomainData, DomainDataGrant
+from coterie.kuscia.control.evidence_recorder import EvidenceRecorder
 
 log = logger("functions.hops")
 
@@ -99,13 +100,21 @@ class HopService:
         clock: Clock,
         *,
         listener: socket.socket | None = None,
+        evidence: EvidenceRecorder | None = None,
     ) -> None:
-        """`listener`: where only our own Envoy connects; None: nobody calls."""
+        """`listener`: where only our own Envoy connects; None: nobody calls. `evidence` None: there is no evidence log."""
         self.ready = asyncio.Event()
         self.ledger = HopLedger(bus, clock)
         self.statuses = GrantStatuses(client, domain, objects, self.ledger, clock)
         self.inbox = HopInbox(
-            domain, bus, self.ledger, objects, functions, clock, on_use=lambda _: self.statuses.changed()
+            domain,
+            bus,
+            self.ledger,
+            objects,
+            functions,
+            clock,
+            on_use=lambda _: self.statuses.changed(),
+            evidence=evidence,
         )
         self.senders: dict[str, OutboxSender] = {}
         self._bus = bus

@@ -18,6 +18,7 @@ from coterie.functions.spare_plan import SparePolicy
 from coterie.kube.client.client import Client
 from coterie.kube.control.manager import Runnable
 from coterie.kube.control.on_demand_process import NamespaceListeners
+from coterie.kuscia.evidence.service import EvidenceService
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.node.config import NodeSettings
 from coterie.node.parts.context import NodeContext
@@ -27,12 +28,14 @@ from coterie.node.parts.leadership import Leadership
 def build(node: NodeContext) -> list[list[Runnable]]:
     pods = node.find("namespace_listeners", NamespaceListeners)
     leadership = node.find("leadership", Leadership)
+    recorder = node.find("evidence", EvidenceService)
+    evidence = recorder.socket if recorder is not None else None
     if leadership is None:
-        child = functions_process(node.settings, node.client, node.clock, pods)
+        child = functions_process(node.settings, node.client, node.clock, pods, evidence)
         node.metrics_sources.append(child.metrics)
         return [[child]]
     # One dispatcher of a domain: calls that wait in the embedded bus wait for the member that took them (docs/guide/high-availability.md).
-    leadership.add(lambda client, _: [functions_process(node.settings, client, node.clock, pods)])
+    leadership.add(lambda client, _: [functions_process(node.settings, client, node.clock, pods, evidence)])
     node.metrics_sources.append(_FunctionsOfTerm(leadership))
     return []
 
@@ -51,9 +54,13 @@ class _FunctionsOfTerm:
 
 
 def functions_process(
-    settings: NodeSettings, client: Client, clock: Clock, pods: NamespaceListeners | None = None
+    settings: NodeSettings,
+    client: Client,
+    clock: Clock,
+    pods: NamespaceListeners | None = None,
+    evidence: Path | None = None,
 ) -> FunctionsProcess:
-    """`pods`: the network of the domain's pods; None: the machine's."""
+    """`pods`: the network of the domain's pods; None: the machine's. `evidence`: the socket of the evidence log."""
     chosen, paths = settings.functions, settings.paths
     given = FunctionsSettings(
         settings.domain,
@@ -68,6 +75,7 @@ def functions_process(
         own_network=pods is not None,
         log_rotation=settings.logrotate.of_node,
         traces=GatewayPaths.of(paths).traces_socket if settings.traces.enabled else None,
+        evidence=evidence,
     )
     if pods is not None:
         given = replace(given, netns=pods.netns)

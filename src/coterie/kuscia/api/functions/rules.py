@@ -11,7 +11,7 @@ from coterie.kuscia.api.functions.types import ActionGrantSpec, HttpTrigger, Tra
 
 RESERVED_PATHS = ("/actions", "/calls", "/healthz", "/readyz", "/metrics", "/coterie", "/cubernetes")
 """Of the gateway itself, with everything below."""
-RESERVED_TOPICS = ("action-", "outbox-", "ReturnGateway-")
+RESERVED_TOPICS = ("action-", "outbox-", "partner-calls", "committed-offsets", "ReturnGateway-")
 """Beginnings of topics of the functions process."""
 RESERVED_TOPIC_ENDS = ("_TOPIC", "_DLQ")
 
