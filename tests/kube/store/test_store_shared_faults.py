@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
 import pytest
-from store_servers_kit import SHARED, StoreServer, fresh_address, server_of, shared_store
+from store_servers_kit import (
+    SHARED,
+    EtcdCluster,
+    StoreServer,
+    etcd_cluster,
+    fresh_address,
+    server_of,
+    shared_store,
+)
 
 from coterie.base.store_address import StoreAddress, parse_store_address
 from coterie.kube.store import PutOp, StoreError, StoreEvent, StoreUnavailable, Unsettled
@@ -28,7 +36,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
         yield stack.enter_context(server_of(request.param, durable=True))
 
 
-def address_of(server: StoreServer, port: int = 0) -> StoreAddress:
+@pytest.fixture
+def cluster() -> Iterator[EtcdCluster]:
+    with etcd_cluster() as made:
+        yield made
+
+
+def address_of(server: StoreServer | EtcdCluster, port: int = 0) -> StoreAddress:
     kind = server.url.partition(":")[0]
     url = server.url.replace(f":{server.port}", f":{port}") if port else server.url
     return parse_store_address(f"{url}?sslmode=disable" if kind == "postgresql" else f"{url}/faults")
@@ -91,7 +105,11 @@ class Writers:
 
 
 async def under_writers(
-    server: StoreServer, harm: Callable[[], object], mend: Callable[[], object], pause: float, turn: int = 0
+    server: StoreServer | EtcdCluster,
+    harm: Callable[[], object],
+    mend: Callable[[], object],
+    pause: float,
+    turn: int = 0,
 ) -> None:
     address = address_of(server)
     stores = [await opened(address), await opened(address)]
@@ -137,6 +155,25 @@ async def test_a_pause_loses_nothing_acknowledged(server: StoreServer, seconds: 
 async def test_many_kills(server: StoreServer) -> None:
     for turn in range(5):
         await under_writers(server, server.kill, server.start, 0.2, turn)
+
+
+@LONG
+@pytest.mark.timeout(300)
+async def test_three_members_of_etcd_lose_one_after_the_other(cluster: EtcdCluster) -> None:
+    """The leader and another one in turn, killed and paused: a majority stays, and all API servers find it."""
+    for turn in range(3):
+        await under_writers(cluster, cluster.kill, cluster.start, 4, 2 * turn)
+        await under_writers(cluster, cluster.pause, cluster.resume, 8, 2 * turn + 1)
+
+
+@LONG
+@pytest.mark.timeout(180)
+async def test_a_lost_majority_of_etcd_is_told_and_comes_back(cluster: EtcdCluster) -> None:
+    def most() -> None:
+        for each in cluster.members[:2]:
+            each.kill()
+
+    await under_writers(cluster, most, cluster.start, 8)
 
 
 async def test_a_back_end_that_is_away_is_named_at_once(server: StoreServer) -> None:
