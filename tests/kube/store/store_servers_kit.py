@@ -109,6 +109,13 @@ def lasting_server(kind: str) -> StoreServer:
     return made.__enter__()
 
 
+@cache
+def lasting_cluster() -> EtcdCluster:
+    made = etcd_cluster()
+    atexit.register(made.__exit__, None, None, None)
+    return made.__enter__()
+
+
 def server_of(kind: str, *, durable: bool = False) -> AbstractContextManager[StoreServer]:
     if kind == "etcd":
         return etcd_server()
