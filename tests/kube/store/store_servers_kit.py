@@ -356,12 +356,17 @@ class EtcdCluster:
         self._harmed.clear()
 
 
+def etcd_call(port: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """A call that stores do not make. Raises OSError and ValueError."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v3/{path}", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=2) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
 def _etcd_status(port: int) -> dict[str, Any]:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/v3/maintenance/status", b"{}")
     try:
-        with urllib.request.urlopen(request, timeout=2) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
+        return etcd_call(port, "maintenance/status", {})
     except (OSError, ValueError):
         return {}
 

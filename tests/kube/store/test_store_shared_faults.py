@@ -15,7 +15,9 @@ from store_servers_kit import (
     SHARED,
     EtcdCluster,
     StoreServer,
+    etcd_call,
     etcd_cluster,
+    etcd_server,
     fresh_address,
     server_of,
     shared_store,
@@ -195,6 +197,34 @@ async def test_a_back_end_that_is_away_is_named_at_once(server: StoreServer) -> 
         assert store.away == ""
     finally:
         await store.close()
+
+
+async def test_a_full_etcd_says_what_to_do_and_works_again() -> None:
+    with etcd_server() as server:
+        server.kill()
+        server.command.append("--quota-backend-bytes=2000000")
+        server.start()
+        store = await opened(address_of(server))
+        try:
+            written: list[str] = []
+            with pytest.raises(StoreError, match=r"is full .* `etcdctl alarm disarm`") as refused:
+                for number in range(100):
+                    await store.commit([PutOp("k", b"x" * 100_000)])
+                    written.append(f"k{number}")
+            assert not isinstance(refused.value, (Unsettled, StoreUnavailable)), "it was certainly not written"
+            assert written
+            assert await store.get("k") is not None, "reads go on"
+            status = await asyncio.to_thread(etcd_call, server.port, "maintenance/status", {})
+            alarm = {"action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": status["header"]["member_id"]}
+            for path, body in (
+                ("kv/compaction", {"revision": str(await store.current()), "physical": True}),
+                ("maintenance/defragment", {}),
+                ("maintenance/alarm", alarm),
+            ):
+                await asyncio.to_thread(etcd_call, server.port, path, body)
+            await works_again(store)
+        finally:
+            await store.close()
 
 
 async def test_a_back_end_that_is_not_there_can_be_opened_later(server: StoreServer) -> None:
