@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
+import asyncpg
 import pytest
 from store_servers_kit import (
     SHARED,
@@ -196,6 +197,30 @@ async def test_a_back_end_that_is_away_is_named_at_once(server: StoreServer) -> 
         assert record.value == b"1"
         assert store.away == ""
     finally:
+        await store.close()
+
+
+async def test_an_older_backup_that_others_wrote_to_since_is_noticed(postgresql: StoreServer) -> None:
+    """Its newest revision is not lower than what was heard before."""
+    address = fresh_address("postgresql", postgresql)
+    store = await opened(address)
+    resets: list[dict[str, bytes]] = []
+    store.subscribe(lambda events: None, lambda records, at: resets.append({each.key: each.value for each in records}))
+    admin = await asyncpg.connect(address.dsn.reveal(), password=address.password.reveal())
+    try:
+        for number in range(3):
+            await store.commit([PutOp("a", b"%d" % number)])
+        async with admin.transaction():
+            await admin.execute(f"UPDATE {address.schema}.log SET value = 'other' WHERE revision = 3")
+            # Whoever restores a database ends its sessions.
+            await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        await works_again(store)
+        assert resets == [{"a": b"other"}]
+        await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        await works_again(store)
+        assert len(resets) == 1, "nothing happened this time"
+    finally:
+        await admin.close()
         await store.close()
 
 
