@@ -136,11 +136,14 @@ slurm: setup  ## GPU jobs on a real Slurm: faults, node loss, fifty jobs at once
 
 STORE_API_TESTS = $(addprefix tests/kube/apiserver/test_, $(addsuffix .py, server_create server_update server_delete server_list server_watch \
 	server_apply admission_quotas admission_services))
-stores: setup  ## stores on PostgreSQL, etcd and MySQL: pauses, many kills, and the API server's own suite on each
+CLIENT_TESTS = $(addprefix tests/conformance/test_, kubectl.py guests.py)
+stores: setup  ## stores on PostgreSQL, etcd and MySQL: pauses, many kills, the API server's own suite on each; kubectl and other clients on two API servers in turn
 	COTERIE_STORES=1 $(BIN)/pytest -q -n $(JOBS) tests/kube/store tests/kube/apiserver/test_server_two.py
 	COTERIE_API_STORE=postgresql $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
 	COTERIE_API_STORE=etcd $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
 	COTERIE_API_STORE=mysql $(BIN)/pytest -q -n $(JOBS) $(STORE_API_TESTS)
+	COTERIE_CONFORMANCE_STORE=postgresql $(BIN)/pytest -q -n $(JOBS) --dist loadgroup $(CLIENT_TESTS)
+	COTERIE_CONFORMANCE_STORE=etcd $(BIN)/pytest -q -n $(JOBS) --dist loadgroup $(CLIENT_TESTS)
 
 ha: $(STAMP)  ## two control planes on PostgreSQL and on etcd under jobs, while members and store are killed, stopped and paused (COTERIE_HA_SECONDS=240 each)
 	COTERIE_HA=1 $(BIN)/pytest -q -s --timeout 3600 tests/e2e/test_e2e_members.py tests/e2e/test_e2e_members_lites.py tests/e2e/test_e2e_members_soak.py

@@ -67,13 +67,15 @@ class Plan:
     """Rows of each party of an intersection."""
     image_bytes: int = 100 << 20
     """Of an image's layer, unpacked."""
+    simulated: tuple[int, int, int] = (200, 1000, 300)
+    """Domains, nodes and jobs."""
 
     @staticmethod
     def quick() -> Plan:
         few = Plan(
             0.2, 50, 100, 3, 5, (3, 6), 100, 1, 0.1, (20, 60), 3, 6, 3, 0.2, 1, 1 << 20, 20, 20, 3, 1, 2, 4, 2, 30, 4
         )
-        return replace(few, table=1 << 20, keys=1000, image_bytes=4 << 20)
+        return replace(few, table=1 << 20, keys=1000, image_bytes=4 << 20, simulated=(4, 8, 4))
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,11 @@ from benchmarks import (
     bench_scheduler,
     bench_services,
     bench_store,
+    bench_stores,
     bench_traces,
     bench_transport,
     measures,
+    simulate_domains,
 )
 from benchmarks.measures import Bench, Plan
 from benchmarks.node import Cores
@@ -131,6 +133,8 @@ SECTIONS: dict[str, Section] = {
     "console": bench_console.console,
     "data": bench_data.data,
     "psi": bench_psi.psi,
+    "stores": bench_stores.rows,
+    "domains": simulate_domains.rows,
 }
 
 

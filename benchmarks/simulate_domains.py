@@ -29,7 +29,9 @@ from typing import Any
 import orjson
 import uvloop
 
+from benchmarks.measures import Bench
 from benchmarks.node import Node, cpu_of, memory_of
+from benchmarks.table import Row
 from coterie.base.clock import SYSTEM_CLOCK, rfc3339
 from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.api.meta import Object
@@ -547,6 +549,30 @@ def simulate(options: argparse.Namespace, folder: Path, say: Callable[[str], Non
         simulation = Simulation(node, options, say)
         uvloop.run(simulation.run())
         return simulation.phases
+
+
+def rows(bench: Bench) -> list[Row]:
+    """As large as the plan says; the whole size is a command of its own."""
+    domains, nodes, jobs = bench.plan.simulated
+    words = [
+        "--domains",
+        str(domains),
+        "--nodes",
+        str(nodes),
+        "--jobs",
+        str(jobs),
+        "--beats",
+        str(bench.plan.seconds * 5),
+    ]
+    found: list[Row] = []
+    with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
+        for phase in simulate(options_of(words), Path(folder), lambda row: None):
+            wrong = f"; {sum(phase.failures.values())} failures" if phase.failures else ""
+            rate = f"{phase.requests / phase.seconds:,.0f} requests/s, p50 {phase.p50:.1f} ms, p99 {phase.p99:.1f} ms; "
+            note = f"{rate if phase.requests else ''}RSS {phase.megabytes:.0f} MB; {phase.note}{wrong}"
+            cpu = phase.cpu / phase.requests * 1e6 if phase.requests else None
+            found.append(Row(f"{domains} domains, {nodes} nodes: {phase.name}", phase.seconds, "s", cpu, note=note))
+    return found
 
 
 def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:

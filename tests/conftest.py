@@ -27,6 +27,9 @@ from cryptography.hazmat.primitives import serialization
 
 from coterie.kuscia.extensions import apiserver as kuscia_extension
 
+# As `coterie start` does, before anything imports gRPC: servers are started as another user while gRPC is in use.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
 # Test kits (modules that are neither tests nor conftest) may be imported by name from every folder.
 sys.path[:0] = sorted(
     {

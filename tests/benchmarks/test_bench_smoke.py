@@ -194,6 +194,23 @@ PSI_ROWS = tuple(
     for way in ("by hand", "by hand, tuned", "under Coterie")
 )
 
+STORE_ROWS = tuple(
+    f"stores: {name}: {what}"
+    for name in ("SQLite", "PostgreSQL", "etcd", "MySQL (MariaDB)")
+    for what in (
+        "writes of 2 kB, 1 at once",
+        "writes of 2 kB, 64 at once",
+        "list of 5,000 x 2 kB",
+        "from a write to its event, p50",
+        "objects created by one API server, 32 at once",
+        *(("objects created by two API servers, 32 at once",) if name != "SQLite" else ()),
+    )
+)
+DOMAIN_ROWS = tuple(
+    f"4 domains, 8 nodes: {what}"
+    for what in ("registration", "watches opened", "routes", "heartbeats x1", "4 jobs, 50 at once")
+)
+
 
 FIRST_OF_NETWORKS = f"{WAYS[0]}: requests, 32 connections"
 """From here on rows need networks of whole nodes: minutes, even for a moment of each. `COTERIE_BENCH_SMOKE=all` runs
@@ -225,7 +242,11 @@ def test_a_quick_run_prints_and_writes_every_row(tmp_path: Path) -> None:
     kept = tmp_path / "benchmarks.md"
     everything = os.environ.get("COTERIE_BENCH_SMOKE") == "all"
     only = [] if everything else [word for section in SECTIONS for word in ("--only", section)]
-    rows = (*ROWS, *(PSI_ROWS if HAS_PSI else ())) if everything else ROWS[: ROWS.index(FIRST_OF_NETWORKS)]
+    rows = (
+        (*ROWS, *(PSI_ROWS if HAS_PSI else ()), *STORE_ROWS, *DOMAIN_ROWS)
+        if everything
+        else ROWS[: ROWS.index(FIRST_OF_NETWORKS)]
+    )
     command = [sys.executable, "-m", "benchmarks.run", "--quick", "--write", str(kept), "--dir", str(tmp_path), *only]
     if os.getuid():
         rows = tuple(row for row in rows if not row.startswith((BY_TOOLS, "as ", BY_HANDLER, *COLD)))

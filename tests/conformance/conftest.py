@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -9,9 +11,21 @@ from pathlib import Path
 
 import pytest
 from kept_nodes import KeptNodes
-from server_process import ServerProcess
+from server_process import ServerPair, ServerProcess
+from store_servers_kit import lasting_cluster, lasting_server
 
 NODE = "edge-1"
+STORE_VARIABLE = "COTERIE_CONFORMANCE_STORE"
+"""postgresql or etcd (three members): each server is two members on one such store, and commands go to them in turn (`make stores`)."""
+
+
+_numbers = itertools.count()
+
+
+def _store(kind: str) -> str:
+    if kind == "etcd":
+        return f"{lasting_cluster().url}/s{next(_numbers)}"
+    return f"{lasting_server(kind).url}?sslmode=disable&schema=s{next(_numbers)}"
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +35,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 
     def named(name: str) -> ServerProcess:
         if name not in running:
-            running[name] = ServerProcess(tmp_path_factory.mktemp(f"server-{name}")).start()
+            root, kind = tmp_path_factory.mktemp(f"server-{name}"), os.environ.get(STORE_VARIABLE, "")
+            running[name] = ServerPair(root, _store(kind)).start() if kind else ServerProcess(root).start()
         return running[name]
 
     yield named

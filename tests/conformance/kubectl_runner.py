@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -55,9 +56,11 @@ class Result:
 
 
 class Kubectl:
-    """One kubectl version with one kubeconfig, working in one directory."""
+    """One kubectl version with one kubeconfig, working in one directory. `others`: of further API servers, which commands go to in turn."""
 
-    def __init__(self, version: str, kubeconfig: Path, directory: Path, home: Path) -> None:
+    def __init__(
+        self, version: str, kubeconfig: Path, directory: Path, home: Path, others: Sequence[Path] = ()
+    ) -> None:
         self.version = version
         self.kubeconfig = kubeconfig
         self.directory = directory
@@ -70,6 +73,7 @@ class Kubectl:
             "TZ": "UTC",
             "GOGC": "off",  # it ends before collecting garbage pays
         }
+        self._turns = itertools.cycle((kubeconfig, *others))
         # Older ones know no variable for their cache and keep it below HOME.
         (home / ".kube").mkdir(parents=True, exist_ok=True)
 
@@ -84,7 +88,7 @@ class Kubectl:
                 text=True,
                 timeout=timeout,
                 cwd=self.directory,
-                env={**self._environment, **(environment or {})},
+                env=self._of_turn(args, environment),
             )
         except subprocess.TimeoutExpired as late:
             out, err = (_text(part) for part in (late.stdout, late.stderr))
@@ -92,7 +96,12 @@ class Kubectl:
         return Result(args, done.returncode, done.stdout, done.stderr)
 
     def start(self, *args: str, environment: Mapping[str, str] | None = None) -> Running:
-        return Running(args, [self._binary, *args], self.directory, {**self._environment, **(environment or {})})
+        return Running(args, [self._binary, *args], self.directory, self._of_turn(args, environment))
+
+    def _of_turn(self, args: Sequence[str], more: Mapping[str, str] | None) -> dict[str, str]:
+        # What changes the file itself is seen there only.
+        chosen = self.kubeconfig if args[:1] == ("config",) else next(self._turns)
+        return {**self._environment, "KUBECONFIG": str(chosen), **(more or {})}
 
 
 def _text(part: bytes | str | None) -> str:

@@ -6,7 +6,9 @@ arrange and the program under test cannot do (the status of a node, the work of 
 
 from __future__ import annotations
 
+import base64
 import http.client
+import itertools
 import json
 import re
 import ssl
@@ -37,8 +39,10 @@ class ApiFailed(Exception):
 
 
 class ServerProcess:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, settings: str = "") -> None:
+        """`settings`: more lines of the configuration."""
         self.root = root
+        self._settings = settings
         self.home = root / DOMAIN
         self.pki = self.home / "var" / "certs" / "pki"
         self.kubeconfig = self.home / "kubeconfig"
@@ -50,7 +54,7 @@ class ServerProcess:
         self.kubeconfig.unlink(missing_ok=True)
         settings = self.root / "coterie.yaml"
         settings.write_text(
-            f"mode: master\ndomainID: {DOMAIN}\napiServer: {{host: 127.0.0.1, port: 0}}\ndns: {{enabled: false}}\ngateway: {{enabled: false}}\ncontrollers: {{autoscalerSeconds: 1, podEvictionSeconds: 600}}\n"
+            f"mode: master\ndomainID: {DOMAIN}\napiServer: {{host: 127.0.0.1, port: 0}}\ndns: {{enabled: false}}\ngateway: {{enabled: false}}\ncontrollers: {{autoscalerSeconds: 1, podEvictionSeconds: 600}}\n{self._settings}"
         )
         command = [sys.executable, "-m", "coterie", "start", "-c", str(settings), "--root", str(self.root)]
         with self._log.open("ab") as log:
@@ -104,6 +108,9 @@ class ServerProcess:
             return "(no log)"
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
 
+    def next_kubeconfig(self) -> Path:
+        return self.kubeconfig
+
     # -- the side door ------------------------------------------------------------------------------------------
 
     @property
@@ -136,3 +143,56 @@ def _parsed(content: str) -> Any:
         return json.loads(content)
     except ValueError:
         return content
+
+
+class ServerPair(ServerProcess):
+    """Two members of one control plane on one store. `api` asks them in turn, and `next_kubeconfig` is of one and the other."""
+
+    def __init__(self, root: Path, store: str) -> None:
+        quiet = "kusciaAPI: {enabled: false}\nmetrics: {enabled: false}\nconsole: {enabled: false}\n"
+        self._more = f"store: {json.dumps(store)}\n{quiet}"
+        super().__init__(root / "a", self._more)
+        self._other: ServerProcess | None = None
+        self._turn = self._began = 0
+
+    def start(self) -> ServerPair:
+        super().start()
+        key = base64.b64encode((self.pki.parent / "domain.key").read_bytes()).decode()
+        self._other = ServerProcess(self.root.parent / "b", f"{self._more}domainKeyData: {key}\n")
+        try:
+            self._other.start()
+        except BaseException:
+            self.stop()
+            raise
+        self._kubeconfigs = itertools.cycle(self.kubeconfigs)
+        return self
+
+    def stop(self) -> None:
+        if self._other is not None:
+            self._other.stop()
+        super().stop()
+
+    @property
+    def kubeconfigs(self) -> list[Path]:
+        return [self.kubeconfig, *([self._other.kubeconfig] if self._other is not None else [])]
+
+    def next_kubeconfig(self) -> Path:
+        return next(self._kubeconfigs)
+
+    def text(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> str:
+        self._turn += 1
+        if self._other is not None and self._turn % 2:
+            return self._other.text(method, path, body, content_type)
+        return super().text(method, path, body, content_type)
+
+    def log_size(self) -> int:
+        """Of both: `complaints` is asked with it."""
+        self._began = self._other.log_size() if self._other is not None else 0
+        return super().log_size()
+
+    def complaints(self, since: int = 0) -> list[str]:
+        return super().complaints(since) + (self._other.complaints(self._began) if self._other is not None else [])
+
+    def log_tail(self, lines: int = 60) -> str:
+        other = self._other.log_tail(lines) if self._other is not None else ""
+        return f"{super().log_tail(lines)}\n--- the other member\n{other}"

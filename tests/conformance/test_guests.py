@@ -37,7 +37,7 @@ _SOON = 20.0
 def environment(server: ServerProcess, home: Path) -> dict[str, str]:
     """KUBECONFIG names the server; no cache or setting of this machine is seen."""
     kept = {key: value for key, value in os.environ.items() if key in ("PATH", "LANG", "LC_ALL", "PYTHONPATH")}
-    return {**kept, "KUBECONFIG": str(server.kubeconfig), "HOME": str(home), "PYTHONUNBUFFERED": "1"}
+    return {**kept, "KUBECONFIG": str(server.next_kubeconfig()), "HOME": str(home), "PYTHONUNBUFFERED": "1"}
 
 
 @pytest.mark.parametrize("programme", STEPS)

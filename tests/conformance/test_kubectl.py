@@ -34,7 +34,7 @@ from kubectl_chapters import (
 )
 from kubectl_runner import Kubectl, minor
 from kubectl_steps import Chapter, Scene, play
-from server_process import ApiFailed, ServerProcess
+from server_process import ApiFailed, ServerPair, ServerProcess
 
 CHAPTERS = (
     discovery.DISCOVERY, discovery.KUSCIA, create.CREATE, create.REFUSALS, reading.GET, reading.DESCRIBE, reading.WAIT,
@@ -106,12 +106,15 @@ def _scene(version: str, chapter: Chapter, server: ServerProcess, directory: Pat
         path.write_text(text)
     for extension in ("crt", "key"):
         (work / f"tls.{extension}").write_bytes((server.pki / f"admin.{extension}").read_bytes())
-    config = yaml.safe_load(server.kubeconfig.read_text())
-    config["contexts"][0]["context"]["namespace"] = namespace
-    kubeconfig = directory / "kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(config))
+    sources = server.kubeconfigs if isinstance(server, ServerPair) else [server.kubeconfig]
+    copies: list[Path] = []
+    for number, source in enumerate(sources):
+        config = yaml.safe_load(source.read_text())
+        config["contexts"][0]["context"]["namespace"] = namespace
+        copies.append(directory / ("kubeconfig" if not number else f"kubeconfig-{number}"))
+        copies[-1].write_text(yaml.safe_dump(config))
     allow = "--prune-allowlist" if minor(version) >= (1, 26) else "--prune-whitelist"
-    return Scene(server, Kubectl(version, kubeconfig, work, home), namespace, {"allow": allow})
+    return Scene(server, Kubectl(version, copies[0], work, home, copies[1:]), namespace, {"allow": allow})
 
 
 @pytest.mark.parametrize("version", VERSIONS or ["none"])

@@ -6,6 +6,7 @@ a, b   members (mode master)      n1   a node that joined a
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,4 +131,26 @@ def test_a_planned_stop_hands_over(plane: tuple[Cluster, Cluster]) -> None:
     assert "Released leadership" in b.plane.log.read_text()
     a.apply(a_job("alone", "exit 0"))
     succeeded(a, "alone")
+    assert a.plane.complaints() == [] and b.plane.complaints() == []
+
+
+@pytest.mark.skipif(not os.environ.get("COTERIE_HA"), reason="takes a minute: `make ha`")
+def test_members_are_upgraded_one_after_the_other_under_jobs(plane: tuple[Cluster, Cluster]) -> None:
+    a, b = plane
+    for each in plane:
+        if each.plane._process is None:
+            each.plane.start()
+    until("both are published", lambda: len(addresses(a)) == 2, SECONDS)
+    a.apply(a_job("rolling", "sleep 30"))
+    until("its pod runs", lambda: [p for p in a.pods("job-name=rolling") if p["status"]["phase"] == "Running"], SECONDS)
+    for number, (goes, stays) in enumerate(((a, b), (b, a))):
+        goes.plane.stop()
+        stays.apply(a_job(f"meanwhile-{number}", "exit 0"))
+        succeeded(stays, f"meanwhile-{number}")
+        goes.plane.start()
+        goes.wait_until_up("n1")
+        until("both are published", lambda: len(addresses(a)) == 2, SECONDS)
+    succeeded(b, "rolling")
+    (pod,) = b.pods("job-name=rolling")
+    assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
     assert a.plane.complaints() == [] and b.plane.complaints() == []

@@ -20,7 +20,7 @@ from typing import Any
 import kubectl_runner
 import pytest
 from e2e_kit import Cluster, Node, joined_node, until
-from store_servers_kit import StoreServer, etcd_server, postgresql_server
+from store_servers_kit import EtcdCluster, StoreServer, etcd_cluster, postgresql_server
 from test_e2e_members import a_job, addresses, member
 
 SECONDS = float(os.environ.get("COTERIE_HA_SECONDS", "240"))
@@ -37,7 +37,7 @@ _TERM = re.compile(r"^(\S+)\s+\w+\s+control\.leader: (Leading|Released leadershi
 @dataclass
 class Soak:
     members: dict[str, Cluster]
-    server: StoreServer
+    server: StoreServer | EtcdCluster
     random: random.Random
     ends: dict[str, list[float]] = field(default_factory=lambda: {"a": [], "b": []})
     """When a member was killed or paused: its term is over then."""
@@ -111,9 +111,10 @@ class Soak:
 
 @pytest.mark.parametrize("kind", ["postgresql", "etcd"])
 def test_jobs_survive_faults_of_members_and_store(kind: str, tmp_path: Path) -> None:
+    """etcd has three members; its leader and another one are killed in turn."""
     version = kubectl_runner.chosen()[-1]
     nodes: list[Node] = []
-    with postgresql_server(durable=True) if kind == "postgresql" else etcd_server() as server:
+    with postgresql_server(durable=True) if kind == "postgresql" else etcd_cluster() as server:
         store = f"{server.url}?sslmode=disable" if kind == "postgresql" else f"{server.url}/ha"
         try:
             first = member(tmp_path, "a", store).start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import uvloop
@@ -18,6 +19,9 @@ def run_node(file: str, root: str, app: App) -> int:
     """`root` may be empty. Raises CliError."""
     if not file:
         raise UsageError("say which configuration to run with -c FILE; `coterie init` writes one")
+    # gRPC (a store in etcd, containerd) reads it with its import. Its handlers would end a child between fork and exec where
+    # another thread is in gRPC just then; programs that run as another user are forked so.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     path, place = app.cwd / Path(file).expanduser(), (app.cwd / Path(root).expanduser()) if root else None
     try:
         uvloop.run(modes.run(config.load(path, root=place), file=path, root=place))

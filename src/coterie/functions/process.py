@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
 from coterie.base import trace_socket
 from coterie.base.clock import Clock
 from coterie.base.tasks import TaskOwner
+from coterie.functions.bus_member import BusMember
 from coterie.functions.settings import BUS_VARIABLE, HOPS, FunctionsSettings
 from coterie.kube.api.meta import PartialObjectMetadata
 from coterie.kube.api.types.kind import Kind
@@ -78,9 +80,13 @@ class FunctionsProcess(OnDemandRunnable):
         *,
         pods: NamespaceListeners | None = None,
         idle: float = IDLE,
+        bus_member: BusMember | None = None,
     ) -> None:
-        """`run`: where the sockets lie, private and short. `pods`: the network of the domain's pods; None: the machine's."""
+        """`run`: where the sockets lie, private and short. `pods`: the network of the domain's pods; None: the machine's. `bus_member`: of a control
+        plane of several members, where the bus is a file of one of them."""
         self.settings = settings
+        self._bus_member = bus_member
+        self._needed = asyncio.Event()
         self._existing: dict[str, str] = {}
         """Objects that need the process, by uid."""
 
@@ -111,7 +117,13 @@ class FunctionsProcess(OnDemandRunnable):
             for each in self._informers:
                 each.add_handler(self._changed)
                 owner.start(each.name, each.run(), endless=True)
+            if self._bus_member is not None:
+                owner.start("bus-member", self._take_bus(self._bus_member))
             await self._held.run()
+
+    async def _take_bus(self, member: BusMember) -> None:
+        await self._needed.wait()
+        await member.take()
 
     def _in_use(self) -> bool:
         return bool(self._existing)
@@ -122,4 +134,5 @@ class FunctionsProcess(OnDemandRunnable):
             self._existing.pop(meta.uid, None)
         else:
             self._existing[meta.uid] = meta.name
+            self._needed.set()
             self._held.need()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import pwd
 import shutil
@@ -11,11 +12,13 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -27,6 +30,7 @@ from coterie.kube.store.postgresql import PostgresqlStore
 from coterie.kube.store.shared import SharedStore
 
 TOOLS = Path(__file__).parents[3] / ".tools" / "servers"
+_COPIES = Path("/var/tmp/coterie-servers")
 PASSWORD = "pa55:w@rd/ü"
 _BOUND = 60.0
 _MEMORY = 2 * 1024**3
@@ -45,6 +49,7 @@ class StoreServer:
         self.url = url
         self._ready = ready
         self._log = folder / "log"
+        self._offset = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -52,17 +57,30 @@ class StoreServer:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
-        offset = self._log.stat().st_size if self._log.exists() else 0
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        self._offset = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as out:
             self._process = subprocess.Popen(
                 self.command, stdout=out, stderr=out, cwd="/", env=self.env, start_new_session=True, **_unprivileged()
             )
+
+    def wait_until_ready(self) -> None:
         end = time.monotonic() + _BOUND
-        while self._ready not in self._log.read_bytes()[offset:].decode(errors="replace"):
-            if self._process.poll() is not None or time.monotonic() > end:
+        while self._ready not in self._log.read_bytes()[self._offset :].decode(errors="replace"):
+            if self._process is None or self._process.poll() is not None or time.monotonic() > end:
+                status = None if self._process is None else self._process.poll()
                 self.kill()
-                raise RuntimeError(f"the server does not get ready: {self._log.read_text(errors='replace')[-2000:]}")
+                raise RuntimeError(
+                    f"the server does not get ready (status {status}): {self._log.read_text(errors='replace')[-2000:]}"
+                )
             time.sleep(0.02)
 
     def signal(self, number: int) -> None:
@@ -87,6 +105,13 @@ class StoreServer:
 def lasting_server(kind: str) -> StoreServer:
     """One for this process, until it ends."""
     made = server_of(kind)
+    atexit.register(made.__exit__, None, None, None)
+    return made.__enter__()
+
+
+@cache
+def lasting_cluster() -> EtcdCluster:
+    made = etcd_cluster()
     atexit.register(made.__exit__, None, None, None)
     return made.__enter__()
 
@@ -126,6 +151,24 @@ def _found(*patterns: str) -> Path | None:
     return None
 
 
+def _unpacked(package: str) -> Path:
+    """The folder of a server that `scripts/get-servers` unpacked, where the user that runs it can read it: not below root's home."""
+    place = TOOLS / package
+    if os.getuid() != 0 or not place.is_dir() or all(each.stat().st_mode & 0o001 for each in (place, *place.parents)):
+        return place
+    copied = _COPIES / f"{package}-{place.stat().st_mtime_ns}"
+    if not copied.exists():
+        _COPIES.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=package, dir=_COPIES))
+        shutil.copytree(place, made / "tree", symlinks=True)
+        try:
+            (made / "tree").rename(copied)
+        except OSError:
+            assert copied.exists()  # another worker was first
+        shutil.rmtree(made, ignore_errors=True)
+    return copied
+
+
 @contextmanager
 def _folder(*, in_memory: bool = False) -> Iterator[Path]:
     """Writable for the unprivileged user; short, as sockets lie in it."""
@@ -162,7 +205,7 @@ def _with_libraries(unpacked: Path, daemon: Path) -> dict[str, str]:
 @contextmanager
 def postgresql_server(*, durable: bool = False) -> Iterator[StoreServer]:
     """`durable`: with fsync, for tests that kill it."""
-    unpacked = TOOLS / "postgresql"
+    unpacked = _unpacked("postgresql")
     daemon = _found("//usr/lib/postgresql/*/bin/postgres", f"{unpacked}//usr/lib/postgresql/*/bin/postgres")
     if daemon is None:
         pytest.skip("no postgres: run scripts/get-servers on Debian")
@@ -202,7 +245,7 @@ def postgresql_server(*, durable: bool = False) -> Iterator[StoreServer]:
 @contextmanager
 def mysql_server(*, durable: bool = False) -> Iterator[StoreServer]:
     """`durable`: with a flush for each commit, for tests that kill it."""
-    unpacked = TOOLS / "mariadb-server-core"
+    unpacked = _unpacked("mariadb-server-core")
     daemon = _found("//usr/sbin/mariadbd", f"{unpacked}//usr/sbin/mariadbd")
     if daemon is None:
         pytest.skip("no mariadbd: run scripts/get-servers on Debian")
@@ -255,28 +298,118 @@ def mysql_server(*, durable: bool = False) -> Iterator[StoreServer]:
 
 @contextmanager
 def etcd_server() -> Iterator[StoreServer]:
-    unpacked = TOOLS / "etcd-server"
-    daemon = _found("//usr/bin/etcd", "//usr/local/bin/etcd", f"{unpacked}//usr/bin/etcd")
-    if daemon is None:
-        pytest.skip("no etcd: run scripts/get-servers on Debian")
-    with _folder() as folder:
-        port, peers = free_port(), free_port()
-        url, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peers}"
-        options = (
-            f"--data-dir {folder}/data --listen-client-urls {url} --advertise-client-urls {url} --listen-peer-urls {peer}"
-            f" --initial-advertise-peer-urls {peer} --initial-cluster default={peer} --log-outputs stderr"
-        )
-        server = StoreServer(
-            [str(daemon), *options.split()],
-            _with_libraries(unpacked, daemon),
-            port,
-            folder,
-            f"etcd://127.0.0.1:{port}",
-            "ready to serve client requests",
-        )
+    with _etcd_members(1) as (server,):
         try:
             server.start()
             yield server
         finally:
             server.resume()
             server.kill()
+
+
+class EtcdCluster:
+    """Three members; a majority is enough. What happens to it happens to its leader and to another member in turn."""
+
+    def __init__(self, members: Sequence[StoreServer]) -> None:
+        self.members = members
+        self.url = "etcd://" + ",".join(f"127.0.0.1:{each.port}" for each in members)
+        self.port = members[0].port
+        self._harmed: list[StoreServer] = []
+        self._turns = 0
+
+    def start(self) -> None:
+        """All that do not run."""
+        stopped = [each for each in self.members if not each.running]
+        for each in stopped:
+            each.launch()
+        for each in stopped:
+            each.wait_until_ready()
+        self._harmed.clear()
+
+    def leader(self) -> StoreServer:
+        end = time.monotonic() + _BOUND
+        while time.monotonic() < end:
+            for each in self.members:
+                answer = _etcd_status(each.port) if each.running and each not in self._harmed else {}
+                if answer and answer.get("leader") == answer["header"]["member_id"]:
+                    return each
+            time.sleep(0.05)
+        raise RuntimeError("no member leads")
+
+    def _victim(self) -> StoreServer:
+        self._turns += 1
+        leader = self.leader()
+        if self._turns % 2:
+            return leader
+        return next(each for each in self.members if each is not leader and each not in self._harmed)
+
+    def kill(self) -> None:
+        self._victim().kill()
+
+    def pause(self) -> None:
+        self._harmed.append(self._victim())
+        self._harmed[-1].pause()
+
+    def resume(self) -> None:
+        for each in self.members:
+            each.resume()
+        self._harmed.clear()
+
+
+def etcd_call(port: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """A call that stores do not make. Raises OSError and ValueError."""
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v3/{path}", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=2) as answer:
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def _etcd_status(port: int) -> dict[str, Any]:
+    try:
+        return etcd_call(port, "maintenance/status", {})
+    except (OSError, ValueError):
+        return {}
+
+
+@contextmanager
+def etcd_cluster() -> Iterator[EtcdCluster]:
+    with _etcd_members(3) as members:
+        cluster = EtcdCluster(members)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            for each in members:
+                each.resume()
+                each.kill()
+
+
+@contextmanager
+def _etcd_members(count: int) -> Iterator[list[StoreServer]]:
+    """Not started."""
+    unpacked = _unpacked("etcd-server")
+    daemon = _found("//usr/bin/etcd", "//usr/local/bin/etcd", f"{unpacked}//usr/bin/etcd")
+    if daemon is None:
+        pytest.skip("no etcd: run scripts/get-servers on Debian")
+    with ExitStack() as stack:
+        ports = [(free_port(), free_port()) for _ in range(count)]
+        everybody = ",".join(f"m{n}=http://127.0.0.1:{peers}" for n, (_, peers) in enumerate(ports))
+        made = []
+        for n, (port, peers) in enumerate(ports):
+            folder = stack.enter_context(_folder())
+            url, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peers}"
+            options = (
+                f"--name m{n} --data-dir {folder}/data --listen-client-urls {url} --advertise-client-urls {url} --listen-peer-urls {peer}"
+                f" --initial-advertise-peer-urls {peer} --initial-cluster {everybody} --log-outputs stderr"
+            )
+            made.append(
+                StoreServer(
+                    [str(daemon), *options.split()],
+                    _with_libraries(unpacked, daemon),
+                    port,
+                    folder,
+                    f"etcd://127.0.0.1:{port}",
+                    "ready to serve client requests",
+                )
+            )
+        yield made

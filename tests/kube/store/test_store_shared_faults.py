@@ -10,8 +10,19 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
+import asyncpg
 import pytest
-from store_servers_kit import SHARED, StoreServer, fresh_address, server_of, shared_store
+from store_servers_kit import (
+    SHARED,
+    EtcdCluster,
+    StoreServer,
+    etcd_call,
+    etcd_cluster,
+    etcd_server,
+    fresh_address,
+    server_of,
+    shared_store,
+)
 
 from coterie.base.store_address import StoreAddress, parse_store_address
 from coterie.kube.store import PutOp, StoreError, StoreEvent, StoreUnavailable, Unsettled
@@ -28,7 +39,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
         yield stack.enter_context(server_of(request.param, durable=True))
 
 
-def address_of(server: StoreServer, port: int = 0) -> StoreAddress:
+@pytest.fixture
+def cluster() -> Iterator[EtcdCluster]:
+    with etcd_cluster() as made:
+        yield made
+
+
+def address_of(server: StoreServer | EtcdCluster, port: int = 0) -> StoreAddress:
     kind = server.url.partition(":")[0]
     url = server.url.replace(f":{server.port}", f":{port}") if port else server.url
     return parse_store_address(f"{url}?sslmode=disable" if kind == "postgresql" else f"{url}/faults")
@@ -91,7 +108,11 @@ class Writers:
 
 
 async def under_writers(
-    server: StoreServer, harm: Callable[[], object], mend: Callable[[], object], pause: float, turn: int = 0
+    server: StoreServer | EtcdCluster,
+    harm: Callable[[], object],
+    mend: Callable[[], object],
+    pause: float,
+    turn: int = 0,
 ) -> None:
     address = address_of(server)
     stores = [await opened(address), await opened(address)]
@@ -139,6 +160,25 @@ async def test_many_kills(server: StoreServer) -> None:
         await under_writers(server, server.kill, server.start, 0.2, turn)
 
 
+@LONG
+@pytest.mark.timeout(300)
+async def test_three_members_of_etcd_lose_one_after_the_other(cluster: EtcdCluster) -> None:
+    """The leader and another one in turn, killed and paused: a majority stays, and all API servers find it."""
+    for turn in range(3):
+        await under_writers(cluster, cluster.kill, cluster.start, 4, 2 * turn)
+        await under_writers(cluster, cluster.pause, cluster.resume, 8, 2 * turn + 1)
+
+
+@LONG
+@pytest.mark.timeout(180)
+async def test_a_lost_majority_of_etcd_is_told_and_comes_back(cluster: EtcdCluster) -> None:
+    def most() -> None:
+        for each in cluster.members[:2]:
+            each.kill()
+
+    await under_writers(cluster, most, cluster.start, 8)
+
+
 async def test_a_back_end_that_is_away_is_named_at_once(server: StoreServer) -> None:
     store = await opened(address_of(server))
     try:
@@ -158,6 +198,58 @@ async def test_a_back_end_that_is_away_is_named_at_once(server: StoreServer) -> 
         assert store.away == ""
     finally:
         await store.close()
+
+
+async def test_an_older_backup_that_others_wrote_to_since_is_noticed(postgresql: StoreServer) -> None:
+    """Its newest revision is not lower than what was heard before."""
+    address = fresh_address("postgresql", postgresql)
+    store = await opened(address)
+    resets: list[dict[str, bytes]] = []
+    store.subscribe(lambda events: None, lambda records, at: resets.append({each.key: each.value for each in records}))
+    admin = await asyncpg.connect(address.dsn.reveal(), password=address.password.reveal())
+    try:
+        for number in range(3):
+            await store.commit([PutOp("a", b"%d" % number)])
+        async with admin.transaction():
+            await admin.execute(f"UPDATE {address.schema}.log SET value = 'other' WHERE revision = 3")
+            # Whoever restores a database ends its sessions.
+            await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        await works_again(store)
+        assert resets == [{"a": b"other"}]
+        await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+        await works_again(store)
+        assert len(resets) == 1, "nothing happened this time"
+    finally:
+        await admin.close()
+        await store.close()
+
+
+async def test_a_full_etcd_says_what_to_do_and_works_again() -> None:
+    with etcd_server() as server:
+        server.kill()
+        server.command.append("--quota-backend-bytes=2000000")
+        server.start()
+        store = await opened(address_of(server))
+        try:
+            written: list[str] = []
+            with pytest.raises(StoreError, match=r"is full .* `etcdctl alarm disarm`") as refused:
+                for number in range(100):
+                    await store.commit([PutOp("k", b"x" * 100_000)])
+                    written.append(f"k{number}")
+            assert not isinstance(refused.value, (Unsettled, StoreUnavailable)), "it was certainly not written"
+            assert written
+            assert await store.get("k") is not None, "reads go on"
+            status = await asyncio.to_thread(etcd_call, server.port, "maintenance/status", {})
+            alarm = {"action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": status["header"]["member_id"]}
+            for path, body in (
+                ("kv/compaction", {"revision": str(await store.current()), "physical": True}),
+                ("maintenance/defragment", {}),
+                ("maintenance/alarm", alarm),
+            ):
+                await asyncio.to_thread(etcd_call, server.port, path, body)
+            await works_again(store)
+        finally:
+            await store.close()
 
 
 async def test_a_back_end_that_is_not_there_can_be_opened_later(server: StoreServer) -> None:

@@ -9,17 +9,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from witness_kit import CREATED, WitnessingDomain, WitnessNet
+from witness_kit import CALLER, CREATED, WitnessingDomain, WitnessNet
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
+from coterie.http.messages import Request
 from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api import evidence
 from coterie.kuscia.api.evidence import EvidenceError
+from coterie.kuscia.api.evidence_exchange import ADD_CHECKPOINT_PATH, INTRODUCE_PATH
 from coterie.kuscia.evidence import domain_log, shared_log
 from coterie.kuscia.evidence.service import EvidenceService
 from coterie.kuscia.evidence.shared_log import HEAD, PENDING, SharedEvidence
 from coterie.kuscia.evidence.shared_log_term import SharedLogTerm
+from coterie.kuscia.evidence.witness import SPLIT_VIEW, LogFinding
+from coterie.kuscia.evidence.witness_inbox import PartnerLogs, WitnessInbox
+from coterie.kuscia.evidence.witness_store import WitnessStore
 from coterie.kuscia.identity import domain_identity
 
 
@@ -182,3 +187,94 @@ async def test_partners_see_one_story(tmp_path: Path, store: MemoryStore):
 def _pinned(partner: WitnessingDomain) -> str:
     found = partner.store.current("alice")
     return found.origin if found is not None else ""
+
+
+# What members know as witnesses of partners.
+
+
+async def witness_of(net: WitnessNet, bob: WitnessingDomain, store: MemoryStore, file: Path) -> WitnessStore:
+    """Partners that ask bob reach this member from now on."""
+    rows = SharedEvidence(store, SYSTEM_CLOCK).witness_rows()
+    made = await asyncio.to_thread(WitnessStore, file, rows)
+    logs = PartnerLogs(bob.service, made, net.keys.get, net.clock, on_finding=bob.found.append)
+    bob.inbox = WitnessInbox(logs, bob.service, CALLER, net.clock)
+    return made
+
+
+async def test_the_next_leader_knows_what_was_cosigned(tmp_path: Path, store: MemoryStore):
+    net = WitnessNet(tmp_path)
+    async with net.running("alice", "bob") as (alice, bob):
+        a = await witness_of(net, bob, store, tmp_path / "a" / "witness.db")
+        inbox_of_a = bob.inbox
+        assert await alice.exchange.exchange("bob") == ""
+        first = await asyncio.to_thread(a.current, "alice")
+        await alice.add()
+        # a is lost, b leads: with an empty file of its own.
+        b = await witness_of(net, bob, store, tmp_path / "b" / "witness.db")
+        assert first is not None
+        assert await asyncio.to_thread(b.current, "alice") == first
+        shown = str(await alice.log.checkpoint())
+        asked = Request("POST", ADD_CHECKPOINT_PATH, headers={CALLER: "alice"}, body=f"old 0\n\n{shown}".encode())
+        answer = await bob.inbox.handle(asked)
+        assert (answer.status, answer.body) == (409, b"%d\n" % first.size), "two views are not cosigned by two members"
+        net.sent.clear()
+        assert await alice.exchange.exchange("bob") == ""
+        assert INTRODUCE_PATH not in {path for _, _, path, _ in net.sent}
+        # a was only paused, and wakes up.
+        bob.inbox = inbox_of_a
+        await alice.add()
+        assert "503" in await alice.exchange.exchange("bob"), "what it knows is of the past"
+        assert await alice.exchange.exchange("bob") == "", "it looks again"
+        assert await asyncio.to_thread(b.current, "alice") != await asyncio.to_thread(a.current, "alice")
+        assert bob.found == []
+        for each in (a, b):
+            await asyncio.to_thread(each.close)
+
+
+async def test_findings_and_their_acceptance_are_those_of_all_members(tmp_path: Path, store: MemoryStore):
+    async def opened(name: str) -> WitnessStore:
+        rows = SharedEvidence(store, SYSTEM_CLOCK).witness_rows()
+        return await asyncio.to_thread(WitnessStore, tmp_path / name / "witness.db", rows)
+
+    a = await opened("a")
+    finding = LogFinding("alice", "alice.coterie/evidence/1", SPLIT_VIEW, "two stories", "one", "two")
+    assert await asyncio.to_thread(a.keep_finding, finding, 1)
+    b = await opened("b")
+    assert [each.finding for each in await asyncio.to_thread(b.findings)] == [finding]
+    assert not await asyncio.to_thread(b.keep_finding, finding, 2), "it is known"
+    assert await asyncio.to_thread(b.accept, "alice") == 1
+    await asyncio.to_thread(a.close)
+    again = await opened("a")
+    assert [each.accepted for each in await asyncio.to_thread(again.findings)] == [True]
+    for each in (b, again):
+        await asyncio.to_thread(each.close)
+
+
+async def test_what_cannot_be_shared_is_not_kept(tmp_path: Path, store: MemoryStore):
+    made = SharedEvidence(store, SYSTEM_CLOCK).witness_rows()
+    a = await asyncio.to_thread(WitnessStore, tmp_path / "witness.db", made)
+    finding = LogFinding("alice", "o", SPLIT_VIEW, "s", "1", "2")
+    await store.close()
+    with pytest.raises(EvidenceError, match="cannot be kept in the store"):
+        await asyncio.to_thread(a.keep_finding, finding, 1)
+    await asyncio.to_thread(a.close)
+    plain = WitnessStore(tmp_path / "witness.db")
+    assert plain.findings() == []
+    plain.close()
+
+
+async def test_what_one_member_knew_before_it_was_shared_is_kept(tmp_path: Path, store: MemoryStore):
+    """Of an older version, or of a node that had no other members."""
+    net = WitnessNet(tmp_path)
+    async with net.running("alice", "bob") as (alice, bob):
+        assert await alice.exchange.exchange("bob") == ""
+        before = bob.store.current("alice")
+        file = bob.store.path
+        a = await witness_of(net, bob, store, file)
+        assert await asyncio.to_thread(a.current, "alice") == before
+        await alice.add()
+        assert await alice.exchange.exchange("bob") == ""
+        b = await witness_of(net, bob, store, tmp_path / "b" / "witness.db")
+        assert await asyncio.to_thread(b.current, "alice") == await asyncio.to_thread(a.current, "alice") != before
+        for each in (a, b):
+            await asyncio.to_thread(each.close)

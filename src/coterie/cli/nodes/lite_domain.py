@@ -16,7 +16,7 @@ from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.client.client import Client
-from coterie.kube.controllers.nodeipam.plan import ClusterRange, RangePool, Settings, choose, overlaps
+from coterie.kube.controllers.nodeipam.plan import ClusterRange, Settings, choose, overlaps
 from coterie.kuscia.api.labels import KUSCIA_NODE_NAMESPACE
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.registration.registration_files import registration_file
@@ -92,7 +92,7 @@ def next_range(name: str, nodes: list[Object], known: ClusterNetwork) -> str | N
     """The range of pod addresses for a new Node; None: all are in use. Pure."""
     used = [cidr for node in nodes if (cidr := (node.get("spec") or {}).get("podCIDR"))]
     settings = Settings((ClusterRange.of(known.pod_cidr, known.node_mask_size),))
-    chosen = choose(name, used, RangePool(), settings)
+    chosen = choose(name, used, settings)
     return chosen[0] if chosen is not None else None
 
 

@@ -274,6 +274,10 @@ class EtcdStore(SharedStore):
             return ValueTooLarge(
                 "the object is larger than etcd takes (1.5 MB, unless it was started with another limit)"
             )
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "space exceeded" in words:
+            return StoreError(
+                f"{self.label} is full (--quota-backend-bytes): compact and defragment it, then run `etcdctl alarm disarm`"
+            )
         if code in _UNKNOWN:
             return StoreUnavailable(f"{self.label} did not answer: {_words(problem)}")
         return StoreError(f"{self.label}: {words or code.name}")

@@ -140,6 +140,8 @@ class PostgresqlStore(SharedStore):
         self._queued = asyncio.Event()
         self._history: tuple[int, str] | None = None
         """Epoch and timeline that `_revision` belongs to."""
+        self._told: StoreEvent | None = None
+        """The newest event that our listeners heard."""
 
     def _sql(self, template: str) -> str:
         return template.replace("{schema}", self._schema)
@@ -199,11 +201,28 @@ class PostgresqlStore(SharedStore):
             history = (known["epoch"], known["timeline"])
             if self._history is None:
                 self._revision, self._compacted = known["revision"], known["compacted"]
-            elif history != self._history or known["revision"] < self._revision or known["compacted"] > self._revision:
+            elif (
+                history != self._history
+                or known["revision"] < self._revision
+                or known["compacted"] > self._revision
+                or not await self._goes_on(session, known["compacted"])
+            ):
                 await self._read_anew(session, "the database has another history than before")
             self._history = history
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as problem:
             raise StoreUnavailable(f"{self.label} did not answer: {_words(problem)}") from problem
+
+    async def _goes_on(self, session: _Session, compacted: int) -> bool:
+        """Whether the log still says what it said. An older backup may have been restored, and others may have written since: then no
+        revision is too low."""
+        told = self._told
+        if told is None or told.revision != self._revision:
+            return True
+        row = await session.follower.fetchrow(self._sql(sql.AT), told.revision)
+        if row is None:
+            return told.revision <= compacted
+        found = _event(row)
+        return (found.key, found.value, found.created) == (told.key, told.value, told.created)
 
     async def _identity(self, session: _Session) -> Any:
         return await session.asker.fetchrow(self._sql(sql.IDENTITY))
@@ -279,6 +298,7 @@ class PostgresqlStore(SharedStore):
         events = [_event(row) for row in rows]
         if events[-1].revision - self._revision != len(events):
             raise StoreUnavailable(f"{self.label}: revisions are missing after {self._revision}")
+        self._told = events[-1]
         self._notify(events, events[-1].revision)
         return len(rows) == _FOLLOW_ROWS, first["due"]
 

@@ -200,6 +200,8 @@ FROM {{schema}}.head h
 LEFT JOIN LATERAL (SELECT {ROW} FROM {{schema}}.log WHERE revision > $1 ORDER BY revision LIMIT $2) l ON true
 ORDER BY l.revision"""
 
+AT = f"SELECT {ROW} FROM {{schema}}.log WHERE revision = $1"
+
 GET = f"""SELECT h.revision AS newest, h.compacted AS mark, l.*
 FROM {{schema}}.head h
 LEFT JOIN LATERAL (

@@ -95,6 +95,10 @@ class EvidenceService:
         """Why the log cannot be used, where it cannot."""
         return self._problem
 
+    @property
+    def shared(self) -> SharedEvidence | None:
+        return self._shared
+
     def share(self, shared: SharedEvidence) -> None:
         """Of a control plane of several members: the log is held between `take` and `hand_over`. Before `run`."""
         self._shared, self._holds, self._problem = shared, False, _ELSEWHERE

@@ -32,6 +32,7 @@ from coterie.kube.store.protocol import (
     StoreRecord,
 )
 from coterie.kuscia.api.evidence import EventRequest, EvidenceError
+from coterie.kuscia.evidence.shared_witness import SharedWitnessRows
 
 log = logger("evidence.shared")
 
@@ -66,6 +67,10 @@ class SharedEvidence:
         self._subscribed = False
 
     # ---- of the holder ----
+
+    def witness_rows(self) -> SharedWitnessRows:
+        """What all members that led know as witnesses of partners."""
+        return SharedWitnessRows(self._store)
 
     async def inherited(self) -> InheritedLog:
         """Raises EvidenceError."""

@@ -1,10 +1,12 @@
 """What a witness must not forget, in one SQLite file beside the logs: partners' logs, what was cosigned of them, what contradicts itself, and who cosigned ours.
 
-A write is on disk when it returns. The file outlives the own log: after `coterie audit reopen` all of it still holds.
+A write is on disk when it returns. In a control plane of several members each has such a file, and the rows of logs and findings are in the shared
+store besides, before a write returns (`shared_witness.py`): the file of a member that did not lead meanwhile takes them over. The file outlives the own log: after `coterie audit reopen` all of it still holds.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sqlite3
 import threading
@@ -13,8 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from coterie.kuscia.api.evidence import EvidenceError
 from coterie.kuscia.evidence import merkle, witness
+from coterie.kuscia.evidence.shared_witness import SharedWitnessRows
 from coterie.kuscia.evidence.signed_notes import NoteKey, SignedNote
 from coterie.kuscia.evidence.witness import (
     IntroducedLog,
@@ -89,15 +94,26 @@ class WitnessReader:
 class WitnessStore(WitnessReader):
     """One process writes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, shared: SharedWitnessRows | None = None) -> None:
         """Raises EvidenceError."""
         super().__init__(path)
         self._lock = threading.Lock()
+        self._shared = shared
+        self._kept: dict[str, bytes] = {}
+        """What is in the shared store."""
+        self._behind = shared is not None
+        """The shared store may know more than this file."""
         with self._explained():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._writing = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
             self._writing.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;" + _SCHEMA)
             os.chmod(path, 0o600)
+        try:
+            with self._transaction():
+                pass  # what other members were told is here before anybody asks
+        except BaseException:
+            self._writing.close()
+            raise
 
     def close(self) -> None:
         with self._lock:
@@ -113,16 +129,61 @@ class WitnessStore(WitnessReader):
             ) from problem
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, changed: str = "") -> Iterator[sqlite3.Connection]:
+        """`changed`: the domain whose logs and findings may be written."""
         with self._lock, self._explained():
-            self._writing.execute("BEGIN IMMEDIATE")
-            try:
+            if self._behind:
+                with self._committed():
+                    self._take_over()
+                self._behind = False
+            with self._committed():
                 yield self._writing
-                self._writing.execute("COMMIT")
-            except BaseException:
-                if self._writing.in_transaction:
-                    self._writing.execute("ROLLBACK")
-                raise
+                if changed and self._shared is not None:
+                    self._behind = True  # until the file has it too
+                    self._share(changed)
+            if self._shared is not None:
+                self._behind = False
+
+    @contextmanager
+    def _committed(self) -> Iterator[None]:
+        self._writing.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._writing.execute("COMMIT")
+        except BaseException:
+            if self._writing.in_transaction:
+                self._writing.execute("ROLLBACK")
+            raise
+
+    def _share(self, domain: str) -> None:
+        assert self._shared is not None
+        rows = {key: value for key, value in self._rows(domain) if self._kept.get(key) != value}
+        if rows:
+            self._shared.keep(rows)
+            self._kept.update(rows)
+
+    def _rows(self, domain: str) -> Iterator[tuple[str, bytes]]:
+        for row in self._writing.execute(f"SELECT {_COLUMNS} FROM logs WHERE domain = ?", (domain,)):
+            yield f"log-{_digest(row[1])}", msgspec.json.encode(row)
+        for row in self._writing.execute(f"SELECT {_FINDING_COLUMNS} FROM findings WHERE domain = ?", (domain,)):
+            yield f"finding-{_digest(*row[:-1])}", msgspec.json.encode(row)
+
+    def _take_over(self) -> None:
+        """The shared store is right about every log and finding that it knows. What only this file knows, from a time when it was not shared, stays."""
+        assert self._shared is not None
+        self._kept = self._shared.load()
+        execute = self._writing.execute
+        logs = [msgspec.json.decode(row, type=_LogRow) for key, row in self._kept.items() if key.startswith("log-")]
+        for domain in {row[0] for row in logs}:
+            execute("UPDATE logs SET current = 0 WHERE domain = ?", (domain,))
+        for row in logs:
+            execute(f"INSERT OR REPLACE INTO logs ({_COLUMNS}) VALUES ({_MARKS})", row)
+        same = " AND ".join(f"{name} = ?" for name in _FINDING_COLUMNS.split(", ")[:-1])
+        for key, value in self._kept.items():
+            if key.startswith("finding-"):
+                found = msgspec.json.decode(value, type=_FindingRow)
+                execute(f"DELETE FROM findings WHERE {same}", found[:-1])
+                execute(f"INSERT INTO findings ({_FINDING_COLUMNS}) VALUES ({_MARKS})", found)
 
     # Partners' logs.
 
@@ -132,7 +193,7 @@ class WitnessStore(WitnessReader):
 
     def cosign(self, request: WitnessRequest, caller: str, *, settled: bool) -> WitnessRefusal | bool:
         """Whether it is new. It is on disk, and the cosignature may be given out. The check and the write are one transaction."""
-        with self._transaction() as connection:
+        with self._transaction(caller) as connection:
             pinned = _current(connection, caller)
             refusal = witness.decide(request, caller, pinned, settled=settled)
             if refusal is not None:
@@ -148,7 +209,7 @@ class WitnessStore(WitnessReader):
             return new
 
     def introduce(self, domain: str, new: IntroducedLog) -> Succession:
-        with self._transaction() as connection:
+        with self._transaction(domain) as connection:
             result = witness.succeed(new, domain, _current(connection, domain))
             if result.pin is not None:
                 count = connection.execute("SELECT count(*) FROM logs WHERE domain = ?", (domain,)).fetchone()[0]
@@ -161,7 +222,7 @@ class WitnessStore(WitnessReader):
 
     def keep_finding(self, finding: LogFinding, time: int) -> bool:
         """False: it is known."""
-        with self._transaction() as connection:
+        with self._transaction(finding.domain) as connection:
             known = connection.execute(
                 "SELECT count(*), coalesce(sum(origin = ? AND reason = ? AND accepted = 0), 0) FROM findings WHERE domain = ?",
                 (finding.origin, finding.reason, finding.domain),
@@ -192,7 +253,7 @@ class WitnessStore(WitnessReader):
 
     def accept(self, domain: str) -> int:
         """A person looked at the findings of a partner. Its log may be introduced anew, whatever it is now. The number of findings."""
-        with self._transaction() as connection:
+        with self._transaction(domain) as connection:
             count = connection.execute(
                 "UPDATE findings SET accepted = 1 WHERE domain = ? AND accepted = 0", (domain,)
             ).rowcount
@@ -203,7 +264,7 @@ class WitnessStore(WitnessReader):
     def close_findings(self, domain: str, reasons: tuple[str, ...]) -> int:
         """The partner opened its log anew as it should."""
         marks = ", ".join("?" * len(reasons))
-        with self._transaction() as connection:
+        with self._transaction(domain) as connection:
             return connection.execute(
                 f"UPDATE findings SET accepted = 1 WHERE domain = ? AND accepted = 0 AND reason IN ({marks})",
                 (domain, *reasons),
@@ -234,9 +295,17 @@ class WitnessStore(WitnessReader):
 
 
 _COLUMNS = "domain, origin, key, opened, size, root, note, current"
+_FINDING_COLUMNS = "domain, origin, reason, sentence, first, second, time, accepted"
+_MARKS = ", ".join("?" * 8)
+_LogRow = tuple[str, str, str, bytes, int, bytes, str, int]
+_FindingRow = tuple[str, str, str, str, str, str, int, int]
 
 
-def _log(row: tuple[str, str, str, bytes, int, bytes, str, int]) -> PinnedLog:
+def _digest(*words: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(words)).hexdigest()
+
+
+def _log(row: _LogRow) -> PinnedLog:
     domain, origin, key, opened, size, root, note, current = row
     return PinnedLog(domain, origin, NoteKey.parse(key), opened, size, root, note, bool(current))
 

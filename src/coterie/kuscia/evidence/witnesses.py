@@ -167,14 +167,16 @@ class Witnesses:
             for lane in self._lanes.values():
                 for _, waiting in lane.waiting:
                     waiting.cancel()
-            store.close()
+            await asyncio.to_thread(store.close)  # a thread that writes may be waiting for this loop
 
     async def _opened(self, file: Path) -> WitnessStore:
         """A disk that is full or broken stops exchanges, not the node."""
         logged = ""
+        shared = self._service.shared
+        rows = shared.witness_rows() if shared is not None else None
         while True:
             try:
-                return await asyncio.to_thread(WitnessStore, file)
+                return await asyncio.to_thread(WitnessStore, file, rows)
             except EvidenceError as problem:
                 if logged != str(problem):
                     logged = str(problem)

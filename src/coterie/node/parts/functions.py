@@ -12,10 +12,12 @@ from pathlib import Path
 from coterie.base.clock import Clock
 from coterie.base.exposition import Family
 from coterie.base.files import private_directory
+from coterie.functions.bus_member import BusMember
 from coterie.functions.process import FunctionsProcess
-from coterie.functions.settings import FunctionsSettings
+from coterie.functions.settings import EMBEDDED, FunctionsSettings
 from coterie.functions.spare_plan import SparePolicy
 from coterie.kube.client.client import Client
+from coterie.kube.client.informers import Informers
 from coterie.kube.control.manager import Runnable
 from coterie.kube.control.on_demand_process import NamespaceListeners
 from coterie.kuscia.evidence.service import EvidenceService
@@ -35,7 +37,15 @@ def build(node: NodeContext) -> list[list[Runnable]]:
         node.metrics_sources.append(child.metrics)
         return [[child]]
     # One dispatcher of a domain: calls that wait in the embedded bus wait for the member that took them (docs/guide/high-availability.md).
-    leadership.add(lambda client, _: [functions_process(node.settings, client, node.clock, pods, evidence)])
+    member = leadership.member
+
+    def term(client: Client, _: Informers) -> list[Runnable]:
+        keeper = None
+        if node.settings.functions.bus == EMBEDDED:
+            keeper = BusMember(client, member, node.settings.domain, node.clock)
+        return [functions_process(node.settings, client, node.clock, pods, evidence, keeper)]
+
+    leadership.add(term)
     node.metrics_sources.append(_FunctionsOfTerm(leadership))
     return []
 
@@ -59,8 +69,10 @@ def functions_process(
     clock: Clock,
     pods: NamespaceListeners | None = None,
     evidence: Path | None = None,
+    bus_member: BusMember | None = None,
 ) -> FunctionsProcess:
-    """`pods`: the network of the domain's pods; None: the machine's. `evidence`: the socket of the evidence log."""
+    """`pods`: the network of the domain's pods; None: the machine's. `evidence`: the socket of the evidence log. `bus_member`: see
+    FunctionsProcess."""
     chosen, paths = settings.functions, settings.paths
     given = FunctionsSettings(
         settings.domain,
@@ -80,4 +92,6 @@ def functions_process(
     if pods is not None:
         given = replace(given, netns=pods.netns)
     # Beside the gateway's sockets, whose directory is short enough for a socket's name.
-    return FunctionsProcess(given, private_directory(GatewayPaths.of(paths).run), client, clock, pods=pods)
+    return FunctionsProcess(
+        given, private_directory(GatewayPaths.of(paths).run), client, clock, pods=pods, bus_member=bus_member
+    )

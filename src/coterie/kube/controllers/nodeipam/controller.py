@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +21,6 @@ from coterie.kube.controllers.nodeipam.plan import (
     RangePool,
     Settings,
     assigned,
-    choose,
     condition_change,
     conflict,
     conflicting,
@@ -43,82 +43,87 @@ class NodeIpam:
         self.nodes = informers.get(NODES)
         self._known: dict[str, tuple[str, str, tuple[str, ...]]] = {}
         """By name: uid, pool and ranges of each Node that has some, also when the cache does not show it yet."""
-        self._pools: dict[str, RangePool] = {}
-        self._waiting: set[str] = set()
-        """Nodes that have a problem, which may be over when another Node goes."""
-        self._checked: set[tuple[str, tuple[str, ...]]] = set()
-        """uid and ranges of Nodes that are in order, so that their heartbeats cost nothing."""
-        self._releases = 0
-        self._full: dict[str, int] = {}
-        """Pools without a free range, and how many had been released by then: until another is, nobody needs to look again."""
+        self._unsure: set[str] = set()
+        """Nodes whose ranges are being written, or were with an answer that was lost: nobody else gets these."""
+        self._pools: defaultdict[str, RangePool] = defaultdict(lambda: RangePool(settings))
+        self._waiting: dict[str, str] = {}
+        """Nodes that have a problem, which may be over when another Node of the pool goes, and their pools."""
+        self._checked: set[tuple[str, str, tuple[str, ...]]] = set()
+        """uid, pool and ranges of Nodes that are in order, so that their heartbeats cost nothing."""
         self._log = logger("controllers.nodeipam")
 
     def keys_of_node(self, node: Node) -> Iterable[ObjectKey]:
-        known, current = self._known.get(node.metadata.name), self.nodes.cache.get(node.metadata.name)
-        if known is None or (
-            current is not None and known[0] == current.metadata.uid and known[2] == ranges_of(current)
-        ):
+        name = node.metadata.name
+        released = self._note(name)
+        if released is None:
             return [node.key]  # nothing became free: a heartbeat, or a Node that is new
-        return [node.key, *(ObjectKey("", name) for name in self._waiting if name != node.metadata.name)]
+        return [node.key, *(ObjectKey("", each) for each, pool in self._waiting.items() if pool == released)]
 
     async def reconcile(self, key: ObjectKey) -> Result:
         name = key.name
         node = self.nodes.cache.get(name)
-        if node is not None and (node.metadata.uid, ranges_of(node)) in self._checked:
-            return DONE
-        if node is not None and self._finds_nothing(node):
-            await self._say(node, exhausted(self._settings))
-            return DONE
-        self._note_all()
         if node is None:
-            self._waiting.discard(name)
+            self._waiting.pop(name, None)
+            return DONE
+        if _facts(node) in self._checked:
             return DONE
         if not ranges_of(node):
             known = self._known.get(name)
-            if known is not None and known[0] == node.metadata.uid:
+            if known is not None and known[0] == node.metadata.uid and name not in self._unsure:
                 return DONE  # the cache is behind what was written
             await self._assign(node)
             return DONE
-        other = conflicting(node, self.nodes.cache)
+        self._unsure.discard(name)
+        cache = self.nodes.cache
+        near = (cache.get(each) for each in self._pools[pool_of(node)].neighbours(name))
+        other = conflicting(node, (each for each in near if each is not None))
         if other is not None:
             await self._say(node, conflict(node, other))
         else:
             await self._say(node, assigned(ranges_of(node)))
-            self._checked.add((node.metadata.uid, ranges_of(node)))
+            if self._known.get(name) == _facts(node):
+                self._checked.add(_facts(node))
         return DONE
 
-    def _finds_nothing(self, node: Node) -> bool:
-        """Without looking at all Nodes: thousands may be without a range, each with its heartbeats."""
-        name = node.metadata.name
-        if ranges_of(node) or name in self._settings.reserved or name in self._known:
-            return False
-        return self._full.get(pool_of(node)) == self._releases
+    def _note(self, name: str) -> str | None:
+        """Compare what is remembered of a Node with the cache, at each of its changes: so nobody ever walks all Nodes. Returns the pool in
+        which something became free."""
+        node, known = self.nodes.cache.get(name), self._known.get(name)
+        if node is not None and known is not None and known[0] == node.metadata.uid and not ranges_of(node):
+            return None  # the cache is behind what was written
+        now = _facts(node) if node is not None and ranges_of(node) else None
+        if known == now:
+            return None
+        released = self._forget(name)
+        if now is not None:
+            self._known[name] = now
+            self._pools[now[1]].hold(name, now[2])
+        return released
 
-    def _note_all(self) -> None:
-        """Remember the ranges of all Nodes, and release those of Nodes that are gone."""
-        current = {node.metadata.name: node for node in self.nodes.cache}
-        for name, (uid, pool, ranges) in list(self._known.items()):
-            node = current.get(name)
-            if node is None or node.metadata.uid != uid:
-                del self._known[name]
-                self._checked.discard((uid, ranges))
-                self._releases += 1
-                released = self._pools.setdefault(pool, RangePool()).released
-                released.update(dict.fromkeys(ranges, self._releases))
-        for name, node in current.items():
-            if ranges_of(node):
-                self._known[name] = (node.metadata.uid, pool_of(node), ranges_of(node))
+    def _forget(self, name: str) -> str | None:
+        known = self._known.pop(name, None)
+        if known is None:
+            return None
+        self._unsure.discard(name)
+        self._checked.discard(known)
+        self._pools[known[1]].release(name)
+        return known[1]
 
     async def _assign(self, node: Node) -> None:
         meta, pool_name = node.metadata, pool_of(node)
-        others = [known for name, known in self._known.items() if name != meta.name]
-        used = [cidr for _, pool, ranges in others if pool == pool_name for cidr in ranges]
-        pool_state = self._pools.setdefault(pool_name, RangePool())
-        chosen = choose(meta.name, used, pool_state, self._settings)
+        pool = self._pools[pool_name]
+        known = self._known.get(meta.name)
+        if known is not None and known[:2] == (meta.uid, pool_name):
+            chosen: tuple[str, ...] | None = known[2]
+        else:
+            self._forget(meta.name)
+            chosen = None if pool.full and meta.name not in self._settings.reserved else pool.choose(meta.name)
         if chosen is None:
-            self._full[pool_name] = self._releases
             await self._say(node, exhausted(self._settings))
             return
+        self._known[meta.name] = meta.uid, pool_name, chosen
+        self._unsure.add(meta.name)
+        pool.hold(meta.name, chosen)
         # The version: an agent that writes its own range at this moment wins.
         patch = {
             "metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version},
@@ -127,19 +132,18 @@ class NodeIpam:
         try:
             written = await self._client.patch(NODES, meta.name, "", patch)
         except NotFound:
+            self._forget(meta.name)
             return
-        self._known[meta.name] = (meta.uid, pool_name, chosen)
-        for cidr in chosen:
-            pool_state.released.pop(cidr, None)
+        self._unsure.discard(meta.name)
         self._log.info("Node got its pod addresses", node=meta.name, cidr=chosen[0])
         await self._say(written, assigned(chosen))
 
     async def _say(self, node: Node, wanted: NetworkCondition) -> None:
         meta = node.metadata
         if wanted.status == "True":
-            self._waiting.add(meta.name)
+            self._waiting[meta.name] = pool_of(node)
         else:
-            self._waiting.discard(meta.name)
+            self._waiting.pop(meta.name, None)
         if not condition_change(node, wanted):
             return
         now = rfc3339(self._clock.now())
@@ -161,6 +165,10 @@ class NodeIpam:
             if self._events is not None:
                 about = reference_to(node, api_version="v1", kind="Node")
                 self._events.record(about, "Warning", wanted.reason, wanted.message)
+
+
+def _facts(node: Node) -> tuple[str, str, tuple[str, ...]]:
+    return node.metadata.uid, pool_of(node), ranges_of(node)
 
 
 def make(

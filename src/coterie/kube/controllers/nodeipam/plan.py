@@ -10,7 +10,7 @@ a range that an older Node of its pool has                                  Netw
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coterie.kube.api.labels import COTERIE_POD_NAMESPACE
@@ -63,12 +63,117 @@ class Settings:
     """Ranges by the name of the only node that gets them."""
 
 
-@dataclass(slots=True)
 class RangePool:
-    """What is remembered of one pool while the controller runs."""
+    """The parts of one pool: who has them, and in which order those that were given back became free.
 
-    released: dict[str, int] = field(default_factory=dict)
-    """When ranges of deleted Nodes became free, as a growing number."""
+    Each change and each question costs the same whether the pool has five nodes or five thousand. Ranges that are not one part of
+    the cluster's (wider, or from elsewhere) come from agents that bring their own; these few are kept apart.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.full = False
+        """Nothing was free, and nothing was given back since: nobody needs to look."""
+        self._settings = settings
+        self._ranges: dict[str, tuple[str, ...]] = {}
+        self._parts: dict[tuple[int, int], set[str]] = {}
+        """By range of the cluster and part: the nodes that have addresses of it."""
+        self._wide: dict[str, list[tuple[int, range]]] = {}
+        """Nodes that have several parts at once."""
+        self._elsewhere: set[str] = set()
+        """Nodes with addresses that no range of the cluster has."""
+        count = len(settings.ranges)
+        self._freed: list[dict[int, None]] = [{} for _ in range(count)]
+        """Parts that were given back, the one that has been free for longest first."""
+        self._kept = [
+            frozenset(index for cidr in settings.reserved.values() for index in cluster.indexes(cidr))
+            for cluster in settings.ranges
+        ]
+        self._highest = [max(kept, default=-1) for kept in self._kept]
+        """Of all parts that were ever in use."""
+        self._gap = [0] * count
+        """No part below is unknown."""
+
+    def hold(self, name: str, ranges: tuple[str, ...]) -> None:
+        """The node has these now, and no others."""
+        if self._ranges.get(name) == ranges:
+            return
+        self.release(name)
+        self._ranges[name] = ranges
+        for cidr in ranges:
+            if not any(within(cidr, str(cluster.network)) for cluster in self._settings.ranges):
+                self._elsewhere.add(name)
+            for at, parts in self._parts_of(cidr):
+                self._highest[at] = max(self._highest[at], parts[-1])
+                if len(parts) > 1:
+                    self._wide.setdefault(name, []).append((at, parts))
+                else:
+                    self._parts.setdefault((at, parts[0]), set()).add(name)
+                    self._freed[at].pop(parts[0], None)
+
+    def release(self, name: str) -> bool:
+        """Whether it had any."""
+        ranges = self._ranges.pop(name, ())
+        self._elsewhere.discard(name)
+        for at, parts in self._wide.pop(name, ()):
+            self._gap[at] = min(self._gap[at], parts[0])
+        for cidr in ranges:
+            for at, parts in self._parts_of(cidr):
+                holders = self._parts.get((at, parts[0]))
+                if len(parts) == 1 and holders is not None:
+                    holders.discard(name)
+                    if not holders:
+                        del self._parts[at, parts[0]]
+                        self._freed[at][parts[0]] = None
+        if ranges:
+            self.full = False
+        return bool(ranges)
+
+    def neighbours(self, name: str) -> Iterable[str]:
+        """The nodes that may have addresses of this one's: those of its parts, and those that did not get theirs here."""
+        if name in self._wide or name in self._elsewhere:
+            return list(self._ranges)
+        near = {*self._wide, *self._elsewhere}
+        for cidr in self._ranges.get(name, ()):
+            for at, parts in self._parts_of(cidr):
+                near |= self._parts.get((at, parts[0]), set())
+        return near
+
+    def choose(self, node: str) -> tuple[str, ...] | None:
+        """The ranges for a new node; None: one of the cluster's ranges has no part left."""
+        chosen = []
+        for at, cluster in enumerate(self._settings.ranges):
+            mine = self._settings.reserved.get(node, "")
+            parts = cluster.indexes(mine) if mine else range(0)
+            if parts and not any(self._taken(at, index) for index in parts):
+                chosen.append(mine)
+                continue
+            index = self._free(at, cluster)
+            if index is None:
+                self.full = True
+                return None
+            chosen.append(cluster.part(index))
+        return tuple(chosen)
+
+    def _free(self, at: int, cluster: ClusterRange) -> int | None:
+        """The part that was in use longest ago: never known ones first, those above all known ones before gaps."""
+        if self._highest[at] + 1 < cluster.size:
+            return self._highest[at] + 1
+        freed, kept = self._freed[at], self._kept[at]
+        for index in range(self._gap[at], cluster.size):
+            if index not in freed and index not in kept and not self._taken(at, index):
+                return index
+            self._gap[at] = index + 1
+        return next((index for index in freed if index not in kept and not self._taken(at, index)), None)
+
+    def _taken(self, at: int, index: int) -> bool:
+        return (at, index) in self._parts or any(
+            family == at and index in parts for wide in self._wide.values() for family, parts in wide
+        )
+
+    def _parts_of(self, cidr: str) -> Iterable[tuple[int, range]]:
+        for at, cluster in enumerate(self._settings.ranges):
+            if parts := cluster.indexes(cidr):
+                yield at, parts
 
 
 def pool_of(node: Node) -> str:
@@ -87,37 +192,17 @@ def overlaps(one: str, other: str) -> bool:
     return int(first.network_address) >> shift == int(second.network_address) >> shift
 
 
-def choose(node: str, used: Collection[str], pool: RangePool, settings: Settings) -> tuple[str, ...] | None:
-    """The ranges for a new node; None: one of the cluster's ranges has no part left. `used`: of the other nodes."""
-    chosen = []
-    for cluster in settings.ranges:
-        mine = [cidr for name, cidr in settings.reserved.items() if name == node and cluster.indexes(cidr)]
-        if mine and not any(overlaps(mine[0], each) for each in used):
-            chosen.append(mine[0])
-            continue
-        taken = {index for cidr in used for index in cluster.indexes(cidr)}
-        kept = {index for name, cidr in settings.reserved.items() if name != node for index in cluster.indexes(cidr)}
-        index = _free(cluster, taken | kept, pool.released)
-        if index is None:
-            return None
-        chosen.append(cluster.part(index))
-    return tuple(chosen)
+def within(cidr: str, wider: str) -> bool:
+    network = ipaddress.ip_network(cidr, strict=False)
+    return overlaps(cidr, wider) and network.prefixlen >= ipaddress.ip_network(wider, strict=False).prefixlen
 
 
-def _free(cluster: ClusterRange, taken: Collection[int], released: Mapping[str, int]) -> int | None:
-    """The part that was in use longest ago: never known ones first, those above all known ones before gaps."""
-    freed: dict[int, int] = {}
-    for cidr, when in released.items():
-        for index in cluster.indexes(cidr):
-            freed[index] = max(when, freed.get(index, 0))
-    highest = max((*taken, *freed), default=-1)
-    if highest + 1 < cluster.size:
-        return highest + 1
-    # There are at most as many known parts as nodes, so a gap is found soon.
-    gap = next((index for index in range(cluster.size) if index not in taken and index not in freed), None)
-    if gap is not None:
-        return gap
-    return min((index for index in freed if index not in taken), key=lambda index: freed[index], default=None)
+def choose(node: str, used: Iterable[str], settings: Settings) -> tuple[str, ...] | None:
+    """For one node, where these ranges are in use."""
+    pool = RangePool(settings)
+    for cidr in used:
+        pool.hold(cidr, (cidr,))
+    return pool.choose(node)
 
 
 def conflicting(node: Node, others: Iterable[Node]) -> Node | None:
