@@ -85,19 +85,24 @@ def _content(image: Object) -> tuple[object, ...]:
     return image.get("spec"), *(annotations.get(key) for key in _VERSION_MARKS)
 
 
-def _refused(attempt: AdmissionRequest, users: list[str], step: str) -> Forbidden:
-    more = f" and {len(users) - _SHOWN} more" if len(users) > _SHOWN else ""
-    named = ", ".join(users[:_SHOWN]) + more
+def _refused(attempt: AdmissionRequest, users: Mapping[str, list[str]], step: str) -> Forbidden:
+    named = " and ".join(_listed(kind, names) for kind, names in users.items())
+    several = sum(len(names) for names in users.values()) > 1
     return Forbidden(
         f'appimages.{APP_IMAGES.resource.group} "{attempt.name}" is forbidden: '
-        f"{named} {'is' if len(users) == 1 else 'are'} pinned to it; {step}"
+        f"{named} {'are' if several else 'is'} pinned to it; {step}"
     )
 
 
-def pinned_workloads(find: FindCollection, name: str) -> list[str]:
-    """`job a`, `deployment b`: those that are pinned to this AppImage as a version of an engine."""
-    jobs = [f"job {each}" for each in pinning_jobs(find, name)]
-    return [*jobs, *(f"deployment {each}" for each in pinning_deployments(find, name))]
+def _listed(kind: str, names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{kind}{'s' if len(names) > 1 else ''} {', '.join(names[:_SHOWN])}{more}"
+
+
+def pinned_workloads(find: FindCollection, name: str) -> dict[str, list[str]]:
+    """Jobs and deployments that are pinned to this AppImage as a version of an engine, by `job` and `deployment`."""
+    found = {"job": pinning_jobs(find, name), "deployment": pinning_deployments(find, name)}
+    return {kind: names for kind, names in found.items() if names}
 
 
 class _Pin(msgspec.Struct, frozen=True, rename="camel"):

@@ -199,13 +199,13 @@ def _partners(
         engine = engine_named(party.app_image_ref)
         if key_of(party) in own or engine not in by_engine:
             continue
-        said = reported.get(key_of(party)) or ()
+        stated = reported.get(key_of(party)) or ()
         same = newest_first(
             found
             for image in images.values()
             if (found := version_of(image)).engine == engine
             and found.version
-            and found.version == (said[0].version if said else "")
+            and found.version == (stated[0].version if stated else "")
         )
         out[key_of(party)] = same[0].app_image if same else by_engine[engine]
     return out
