@@ -361,6 +361,14 @@ def test_a_summary_promises_nothing_where_an_input_may_name_tables_that_it_does_
         assert completed([answer]).message == "nobody knows whether the job would run: bob tells too little"
 
 
+def test_an_engine_that_reads_tables_in_inputs_alone_names_none_elsewhere() -> None:
+    image = an_image()
+    image["metadata"]["annotations"] = {labels.COTERIE_TABLES_IN: "inputs"}
+    found = objects(images={"engine": msgspec.convert(image, AppImage)})
+    assert at_bob(found, job(a_task("a", taskInputConfig='{"mode": "slow"}'))).outlook == JobOutlook.RUNS
+    assert at_bob(objects(), job(a_task("a", taskInputConfig='{"mode": "slow"}'))).outlook == JobOutlook.UNKNOWN
+
+
 @pytest.mark.parametrize("detail", [SUMMARY, FULL])
 def test_nobody_else_is_told_names_of_nodes_or_grants_of_others(detail: str) -> None:
     found = objects(

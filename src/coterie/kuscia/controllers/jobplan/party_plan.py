@@ -366,6 +366,9 @@ def _named_tables(text: str, owner: str) -> tuple[str, ...]:
 def _may_name_others(known: PlanObjects, job: KusciaJobSpec, task: TaskTemplate) -> bool:
     """Whether the input has texts, besides what `_named_tables` and `_asked_columns` read, that may name tables of this domain. The same
     whether it has such tables or not."""
+    image = known.images.get(task.app_image)
+    if image is not None and grants.mark(image.metadata.annotations, labels.COTERIE_TABLES_IN) == "inputs":
+        return False
     given = _input(task.task_input_config)
     own_way = {key: value for key, value in given.items() if key not in ("inputs", "keys")}
     explained = {each.metadata.name for each in known.datas}
