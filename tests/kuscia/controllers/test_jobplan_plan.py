@@ -338,6 +338,8 @@ OWN_WAYS = [
     ("parties, tasks and numbers", '{"receiver": "alice", "after": "a", "engine": "engine", "n": 5}', JobOutlook.RUNS),
     ("no name of a table", '{"comp": "data_prep/psi:1.0", "Key": "Column_1"}', JobOutlook.RUNS),
     ("tables of the others, in our way", '{"inputs": {"bob": ["visitors"], "alice": ["x"]}, "keys": {"alice": ["id"]}}', JobOutlook.RUNS),
+    ("results and options, in our way", '{"inputs": {"bob": "visitors"}, "outputs": {"alice": "r"}, "app": "x"}', JobOutlook.RUNS),
+    ("inputs of something else", '{"inputs": {"table": "salaries"}}', JobOutlook.UNKNOWN),
     ("in an engine's own way", '{"sf_input_ids": ["visitors", "salaries"]}', JobOutlook.UNKNOWN),
     ("JSON in a text", '{"config": "{\\"table\\": \\"salaries\\"}"}', JobOutlook.UNKNOWN),
     ("a text alone", '"salaries"', JobOutlook.UNKNOWN),

@@ -364,18 +364,19 @@ def _named_tables(text: str, owner: str) -> tuple[str, ...]:
 
 
 def _may_name_others(known: PlanObjects, job: KusciaJobSpec, task: TaskTemplate) -> bool:
-    """Whether the input has texts, besides what `_named_tables` and `_asked_columns` read, that may name tables of this domain. The same
-    whether it has such tables or not."""
+    """Whether the input has texts that may name tables of this domain in a way that `_named_tables` does not know. The same whether it has such
+    tables or not. An input with `inputs` by party is for an engine of this project, which reads tables nowhere else."""
     image = known.images.get(task.app_image)
     if image is not None and grants.mark(image.metadata.annotations, labels.COTERIE_TABLES_IN) == "inputs":
         return False
-    given = _input(task.task_input_config)
-    own_way = {key: value for key, value in given.items() if key not in ("inputs", "keys")}
+    inputs = _input(task.task_input_config).get("inputs")
+    if isinstance(inputs, dict) and inputs and inputs.keys() <= {party.domain_id for party in task.parties}:
+        return False
     explained = {each.metadata.name for each in known.datas}
     for each in job.tasks:
         explained |= {each.alias, engine_named(each.app_image)}
         explained |= {word for party in each.parties for word in (party.domain_id, party.role)}
-    texts = grants.texts_of(own_way if given else task.task_input_config)
+    texts = grants.texts_of(task.task_input_config)
     return any(text not in explained and not dns_subdomain_faults(text) for text in texts)
 
 
