@@ -86,7 +86,9 @@ def test_a_log_is_read_handed_out_and_checked(alice: Any, tmp_path: Path) -> Non
     Path(proof).write_text(Path(proof).read_text().replace("index 2", "index 3"))
     assert "NOT VALID" in alice("audit", "verify", proof, "--log-key", key).err
     same = alice("audit", "compare", one, one)
-    assert (same.code, "same domain" in same.err) == (1, True)
+    assert (same.code, "same domain" in same.err, "the file's own" in same.err) == (1, True, True)
+    known = alice("audit", "compare", one, one, "--trust", str(certificate))
+    assert (known.code, "the file's own" in known.err) == (1, False)
 
 
 def test_events_for_other_programs(alice: Any) -> None:

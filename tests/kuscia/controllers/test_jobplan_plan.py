@@ -40,7 +40,7 @@ from coterie.kuscia.api.types.job_plan import (
 )
 from coterie.kuscia.api.types.partner_policy import PartnerPolicySpec
 from coterie.kuscia.controllers.jobplan import plan
-from coterie.kuscia.controllers.jobplan.party_plan import NO_GRANT, OWN, PlanObjects, plan_of_party
+from coterie.kuscia.controllers.jobplan.party_plan import NO_GRANT, OWN, UNTOLD_TABLES, PlanObjects, plan_of_party
 
 NOW = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
 SUMMARY, FULL = PlanDetail.SUMMARY, PlanDetail.FULL
@@ -330,6 +330,45 @@ def test_nothing_that_alice_may_not_know_changes_what_she_is_told() -> None:
         assert "carol" not in shown and "node-" not in shown and "g-" not in shown
         for row in at_bob(more, asked).tables or ():
             assert row.problem == (NO_GRANT if row.table in hidden else "")
+
+
+OWN_WAYS = [
+    ("no input", "{}", JobOutlook.RUNS),
+    ("a granted table", '{"sf_input_ids": ["visitors"]}', JobOutlook.RUNS),
+    ("parties, tasks and numbers", '{"receiver": "alice", "after": "a", "engine": "engine", "n": 5}', JobOutlook.RUNS),
+    ("no name of a table", '{"comp": "data_prep/psi:1.0", "Key": "Column_1"}', JobOutlook.RUNS),
+    ("tables of the others, in our way", '{"inputs": {"bob": ["visitors"], "alice": ["x"]}, "keys": {"alice": ["id"]}}', JobOutlook.RUNS),
+    ("results and options, in our way", '{"inputs": {"bob": "visitors"}, "outputs": {"alice": "r"}, "app": "x"}', JobOutlook.RUNS),
+    ("inputs of something else", '{"inputs": {"table": "salaries"}}', JobOutlook.UNKNOWN),
+    ("in an engine's own way", '{"sf_input_ids": ["visitors", "salaries"]}', JobOutlook.UNKNOWN),
+    ("JSON in a text", '{"config": "{\\"table\\": \\"salaries\\"}"}', JobOutlook.UNKNOWN),
+    ("a text alone", '"salaries"', JobOutlook.UNKNOWN),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", OWN_WAYS, ids=[row[0] for row in OWN_WAYS])
+def test_a_summary_promises_nothing_where_an_input_may_name_tables_that_it_does_not_tell_of(row: Any) -> None:
+    _, text, outlook = row
+    asked = job(a_task("a", taskInputConfig=text))
+    there = objects(datas=[table("visitors"), table("salaries")], grants=[grant()])
+    none = objects(datas=[table("visitors")], grants=[grant()])
+    done = at_bob(there, asked)
+    assert done == at_bob(none, asked) and done.outlook == outlook
+    assert (UNTOLD_TABLES in (done.notes or ())) is (outlook == JobOutlook.UNKNOWN)
+    if outlook == JobOutlook.UNKNOWN:
+        # Who is told all is told that, too.
+        assert at_bob(there, asked, FULL).outlook == JobOutlook.FAILS
+        assert at_bob(none, asked, FULL).outlook == JobOutlook.RUNS
+        answer = PlanAnswer(domain="bob", phase="Answered", plan=done)
+        assert completed([answer]).message == "nobody knows whether the job would run: bob tells too little"
+
+
+def test_an_engine_that_reads_tables_in_inputs_alone_names_none_elsewhere() -> None:
+    image = an_image()
+    image["metadata"]["annotations"] = {labels.COTERIE_TABLES_IN: "inputs"}
+    found = objects(images={"engine": msgspec.convert(image, AppImage)})
+    assert at_bob(found, job(a_task("a", taskInputConfig='{"mode": "slow"}'))).outlook == JobOutlook.RUNS
+    assert at_bob(objects(), job(a_task("a", taskInputConfig='{"mode": "slow"}'))).outlook == JobOutlook.UNKNOWN
 
 
 @pytest.mark.parametrize("detail", [SUMMARY, FULL])

@@ -10,6 +10,7 @@ from coterie.kuscia.api.grants import EXPIRED
 from coterie.kuscia.api.types.data import UNAVAILABLE, DomainDataGrant, DomainDataGrantSpec, DomainDataGrantStatus
 from coterie.kuscia.api.types.log_request import LogExcerpt, LogRequest, LogRequestSpec, LogRequestStatus
 from coterie.kuscia.controllers.logrequest.plan import recorded_events
+from coterie.kuscia.evidence import job_events
 from coterie.kuscia.evidence.access_follower import expired, key_of, received
 
 
@@ -33,7 +34,7 @@ def test_a_grant_that_ended_is_an_event_of_its_author() -> None:
 
 def log_request(namespace: str, phase: str) -> LogRequest:
     return LogRequest(
-        metadata=ObjectMeta(name="r", namespace=namespace),
+        metadata=ObjectMeta(name="r", namespace=namespace, uid="12345678-9"),
         spec=LogRequestSpec(requester="bob", owner="alice", job="j", reason="it failed", requested_by="carl"),
         status=LogRequestStatus(phase=phase, digest="d" * 64 if phase == "Answered" else ""),
     )
@@ -57,7 +58,18 @@ def test_the_owner_records_what_it_decides(before: str, after: str, kinds: list[
     assert all((each.person, each.event.partner) == ("anna", "bob") for each in found)
     for each in found:
         if each.event.kind == evidence.LOGS_GIVEN:
-            assert (each.event.count, each.event.more) == (3, {"digest": "d" * 64})
+            assert (each.event.count, each.event.more) == (3, {"digest": "d" * 64, "run": "12345678/dddddddd"})
+
+
+def test_what_is_given_is_recorded_once_after_a_crash_and_anew_when_it_is_something_else() -> None:
+    request = log_request("alice", "AwaitingApproval")
+
+    def keys(digest: str) -> set[object]:
+        status = LogRequestStatus(phase="Answered", decided_by="anna", digest=digest * 64, answer=LogExcerpt(lines=3))
+        return {job_events.key_of(each.event) for each in recorded_events(request, status)}
+
+    assert keys("d") == keys("d") and len(keys("d")) == 2
+    assert len(keys("d") & keys("e")) == 1, "it was approved once"
 
 
 def test_the_requester_records_the_digest_of_what_it_got() -> None:

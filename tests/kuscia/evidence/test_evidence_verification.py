@@ -253,3 +253,57 @@ async def test_two_stories_of_one_task(tmp_path: Path, event: EvidenceEvent | No
     report = comparison.compare(partial(opened, alice.whole()), partial(opened, bob.whole()))
     assert [each for each in report.contradictions if why in each.sentence], report.contradictions
     assert Checkpoint.parse((await alice.log.checkpoint()).text).size == alice.log.file.size
+
+
+_DEEP = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.mark.parametrize("kind", [b"header", b"w", b"d", b"s", b"h", b"e", b"p 9" + b"9" * 5000])
+def test_whatever_is_in_a_file_is_a_fault_and_never_an_exception(whole: bytes, kind: bytes) -> None:
+    lines = events_of(whole)
+    if kind == b"header":
+        lines[1] = _DEEP + b"\n"
+    elif kind == b"e":
+        count = sum(line.startswith(b"e ") for line in lines)
+        body = b'{"kind":"task.started",' + _DEEP[1:]
+        lines.append(b"e %d %s %s\n" % (count, merkle.leaf_hash(body).hex().encode(), body))
+    else:
+        lines.append(kind + b" " + _DEEP + b"\n")
+    assert verify(opened(b"".join(lines))).fault is not None
+    report = comparison.compare(partial(opened, b"".join(lines)), partial(opened, whole))
+    assert not report.ok
+
+
+async def test_an_earlier_start_that_differs_is_not_hidden_behind_a_later_one(tmp_path: Path) -> None:
+    alice, bob = await two_domains(tmp_path)
+    for event in (task_started("late", agree="b" * 64), task_started("late")):
+        await alice.log.record(event)
+    for _ in range(2):
+        await bob.log.record(task_started("late"))
+    for side in (alice, bob):
+        await side.log.checkpoint()
+    report = comparison.compare(partial(opened, alice.whole()), partial(opened, bob.whole()))
+    assert [each.sentence for each in report.contradictions] == [
+        "task late: alice and bob recorded different agreement"
+    ]
+    assert report.agreed_tasks == 2
+
+
+async def test_a_comparison_is_of_the_logs_that_the_domains_showed_each_other(tmp_path: Path) -> None:
+    alice, bob = await two_domains(tmp_path)
+    files = partial(opened, alice.whole()), partial(opened, bob.whole())
+    trusted = {"alice": alice.public_key, "bob": bob.public_key}
+    report = comparison.compare(*files, trusted=trusted)
+    assert report.ok and report.first.trusted and report.second.trusted
+    assert not comparison.compare(*files, trusted={"bob": alice.public_key}).ok
+    # Bob has a second log under the same name and certified by him, which only the auditor sees.
+    other = await LoggingDomain.make(tmp_path / "other", "bob")
+    known = EvidenceEvent(kind=evidence.PARTNER_INTRODUCED, partner="bob", more={"key": str(bob.log.key)})
+    await alice.log.record(
+        known, EvidenceEvent(kind=evidence.CHECKPOINT_RECEIVED, checkpoint=(bob.log.origin, "9" * 5000, "00"))
+    )
+    for side in (alice, other):
+        await side.log.checkpoint()
+    assert comparison.compare(partial(opened, alice.whole()), files[1], trusted=trusted).ok
+    report = comparison.compare(partial(opened, alice.whole()), partial(opened, other.whole()), trusted=trusted)
+    assert any("by another key than the one in this file" in each.sentence for each in report.contradictions)

@@ -466,3 +466,34 @@ async def test_one_head_of_each_log_is_compared(tmp_path: Path) -> None:
         await bob.exchange.gossip("carol")
         assert [each[1:3] for each in net.sent if each[2] == CONSISTENCY_PATH] == [("alice", CONSISTENCY_PATH)]
         assert bob.found == []
+
+
+async def test_what_a_witness_learns_has_no_effect_before_it_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log of bob is full, or he is killed, at each step: then nothing is cosigned, known or found that his log does not have."""
+    net = WitnessNet(tmp_path)
+    async with net.running("alice", "bob") as (alice, bob):
+        kept = bob.service.record
+
+        async def full(*_: EventRequest) -> None:
+            raise EvidenceError("the disk is full")
+
+        monkeypatch.setattr(bob.service, "record", full)
+        assert "503" in await alice.exchange.exchange("bob")
+        assert bob.store.current("alice") is None
+        monkeypatch.setattr(bob.service, "record", kept)
+        assert await alice.exchange.exchange("bob") == ""
+        seen = pinned(bob, "alice").head
+        await alice.add()
+        monkeypatch.setattr(bob.service, "record", full)
+        assert "503" in await alice.exchange.exchange("bob")
+        assert pinned(bob, "alice").head == seen
+        with pytest.raises(EvidenceError):
+            await bob.logs.found(witness.LogFinding("alice", alice.log.origin, witness.SPLIT_VIEW, "s", "a", "b"))
+        assert bob.store.findings() == [] and bob.found == []
+        monkeypatch.setattr(bob.service, "record", kept)
+        assert await alice.exchange.exchange("bob") == ""
+        events = [evidence.decode(each.body or b"") for each in bob.log.file.events()]
+        received = [int(each.checkpoint[1]) for each in events if each.kind == evidence.CHECKPOINT_RECEIVED]
+        assert received == [seen.size, pinned(bob, "alice").size]

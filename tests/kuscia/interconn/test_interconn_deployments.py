@@ -21,6 +21,7 @@ from serving_world import (
 )
 from workload_world import DEPLOYMENT
 
+from coterie.kube.api.errors import Forbidden
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENT_SUMMARIES
@@ -209,3 +210,56 @@ async def test_a_break_of_the_network_changes_nothing_and_is_made_up_for() -> No
 
         await net.until(caught_up)
         await until(net, "Available")
+
+
+def a_version(number: str, speaks: str = "") -> Object:
+    image = an_image(f"psi-{number}")
+    marks = {labels.COTERIE_ENGINE: "psi", labels.COTERIE_ENGINE_VERSION: number, labels.COTERIE_SPEAKS: speaks}
+    image["metadata"]["annotations"] = marks
+    image["spec"]["image"] = {"name": "team/psi", "tag": number}
+    return image
+
+
+async def images_of(net: Network) -> dict[str, set[str]]:
+    return {
+        name: {pod["spec"]["containers"][0]["image"].rpartition(":")[2] for pod in await pods_of(net[name], name)}
+        for name in net.planes
+    }
+
+
+async def test_versions_of_an_engine_are_agreed_on_and_stay_while_others_are_added() -> None:
+    async with running("alice", "bob") as net:
+        alice, bob = net["alice"].client, net["bob"].client
+        for number in ("0.6", "0.7"):
+            await alice.create(IMAGE, a_version(number))
+        await bob.create(IMAGE, a_version("0.5", speaks="<0.7"))
+        parties = (a_party("alice", image="psi>=0.5"), a_party("bob", image="psi>=0.5"))
+        await alice.create(KD, a_serving(*parties))
+        await until(net, "Available")
+        assert await images_of(net) == {"alice": {"0.6"}, "bob": {"0.5"}}
+        with pytest.raises(Forbidden, match="deployment s is pinned to it"):
+            await bob.delete(IMAGE, "psi-0.5")
+        await bob.create(IMAGE, a_version("0.8"))
+        await net.settle(5)
+        assert await images_of(net) == {"alice": {"0.6"}, "bob": {"0.5"}}
+        for place in (0, 1):
+            await change_party(net["alice"], place, appImageRef="psi>=0.7")
+
+        async def upgraded() -> bool:
+            return await images_of(net) == {"alice": {"0.7"}, "bob": {"0.8"}}
+
+        await net.until(upgraded)
+        await until(net, "Available")
+
+
+async def test_versions_that_do_not_work_together_start_nothing_and_both_say_who_must_act() -> None:
+    async with running("alice", "bob") as net:
+        await net["alice"].client.create(IMAGE, a_version("0.7", speaks=">=0.7"))
+        await net["bob"].client.create(IMAGE, a_version("0.6"))
+        await net["alice"].client.create(KD, a_serving(*(a_party(each, image="psi") for each in ("alice", "bob"))))
+        for status in await until(net, "Failed"):
+            assert "bob must add psi >=0.7 (coterie engine upgrade psi)" in status["message"]
+        assert await images_of(net) == {"alice": set(), "bob": set()}
+        await net["bob"].client.create(IMAGE, a_version("0.7"))
+        await until(net, "Available")
+        assert await images_of(net) == {"alice": {"0.7"}, "bob": {"0.7"}}

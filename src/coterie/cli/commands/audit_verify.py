@@ -17,6 +17,7 @@ from coterie.cli import arguments as options
 from coterie.cli import audit_log
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_text
+from coterie.kuscia.api.log_query import printable
 from coterie.kuscia.evidence import tlog_proof, verification
 from coterie.kuscia.evidence.signed_notes import NoteError, NoteKey
 from coterie.kuscia.evidence.verification import LogReport
@@ -59,9 +60,9 @@ def run(args: argparse.Namespace, app: App) -> int:
     else:
         for path, report in reports:
             for line in report_lines(path, report):
-                (app.say if report.ok else app.warn)(line)
+                (app.say if report.ok else app.warn)(printable(line))
     for each in gaps:
-        app.warn(each)
+        app.warn(printable(each))
     return 0 if valid else 1
 
 
@@ -90,13 +91,14 @@ def _verify_proofs(args: argparse.Namespace, app: App) -> int:
             valid = False
             rows.append({"file": path, "valid": False, "fault": str(problem)})
             if args.output == "table":
-                app.warn(f"{path}: NOT VALID: {problem}")
+                app.warn(printable(f"{path}: NOT VALID: {problem}"))
             continue
         size = found.checkpoint.size
-        rows.append({"file": path, "valid": True, "index": found.index, "size": size, "event": found.body.decode()})
+        event = found.body.decode("utf-8", "replace")
+        rows.append({"file": path, "valid": True, "index": found.index, "size": size, "event": event})
         if args.output == "table":
             app.say(f"{path}: valid: event {found.index} of log {key.name}, head of size {size}")
-            app.say(f"  {found.body.decode()}")
+            app.say(f"  {printable(event)}")
     if args.output != "table":
         app.write(as_text(rows, args.output))
     return 0 if valid else 1

@@ -232,6 +232,17 @@ def versions_named(
     return newest_first(found)
 
 
+def names_versions(text: str, images: Iterable[AppImage]) -> bool:
+    """Whether it means one of several versions, and not the AppImage of that name."""
+    if is_range(text):
+        return True
+    known = [version_of(image) for image in images]
+    exact = next((each for each in known if each.app_image == text), None)
+    if exact is not None:
+        return bool(exact.version and exact.engine == text)
+    return any(each.version and each.engine == text for each in known)
+
+
 def newest_first(found: Iterable[EngineVersion]) -> tuple[EngineVersion, ...]:
     """Of two with the same version, the one whose name comes first."""
     by_name = sorted(found, key=lambda each: each.app_image)

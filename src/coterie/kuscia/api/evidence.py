@@ -125,7 +125,10 @@ def encode(event: EvidenceEvent) -> bytes:
 
 def decode(body: bytes) -> EvidenceEvent:
     """Raises ValueError."""
-    return msgspec.json.decode(body, type=EvidenceEvent)
+    try:
+        return msgspec.json.decode(body, type=EvidenceEvent)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def canonical(value: Any) -> bytes:

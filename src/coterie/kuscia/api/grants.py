@@ -239,8 +239,12 @@ def components_of(input_config: str, field: str | None = None) -> tuple[str, ...
 
 def data_named(input_config: str, known: Collection[str]) -> tuple[str, ...]:
     """Those of the known ids that stand as a value somewhere in the task input, also in JSON inside of its texts."""
-    found: dict[str, None] = {}
-    waiting: list[Any] = [_json(input_config)]
+    return tuple(sorted({text for text in texts_of(input_config) if text in known}))
+
+
+def texts_of(given: Any) -> Iterator[str]:
+    """All texts that are values somewhere in it, also in JSON inside of texts. A text is taken for JSON first."""
+    waiting: list[Any] = [_json(given) if isinstance(given, str) else given]
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
@@ -248,11 +252,9 @@ def data_named(input_config: str, known: Collection[str]) -> tuple[str, ...]:
         elif isinstance(value, list):
             waiting += value
         elif isinstance(value, str):
-            if value in known:
-                found[value] = None
-            elif value[:1] in ("{", "["):
+            yield value
+            if value[:1] in ("{", "["):
                 waiting.append(_json(value))
-    return tuple(sorted(found))
 
 
 def check_task(

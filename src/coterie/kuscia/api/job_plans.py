@@ -215,7 +215,7 @@ def outlook_of(answer: PlanAnswer) -> JobOutlook:
         return JobOutlook.UNKNOWN
 
 
-def summary(outlook: JobOutlook, answers: Iterable[PlanAnswer]) -> str:
+def summary(outlook: JobOutlook, answers: Sequence[PlanAnswer]) -> str:
     those = [each.domain for each in answers if outlook_of(each) is outlook]
     match outlook:
         case JobOutlook.RUNS:
@@ -224,7 +224,10 @@ def summary(outlook: JobOutlook, answers: Iterable[PlanAnswer]) -> str:
             return f"the job would wait for {', '.join(those)}"
         case JobOutlook.FAILS:
             return f"the job would not run: see {', '.join(those)}"
-    return f"nobody knows whether the job would run: no plan of {', '.join(those)}"
+    silent = [each.domain for each in answers if outlook_of(each) is outlook and each.plan is None]
+    if silent:
+        return f"nobody knows whether the job would run: no plan of {', '.join(silent)}"
+    return f"nobody knows whether the job would run: {', '.join(those)} {'tells' if len(those) == 1 else 'tell'} too little"
 
 
 def answers_from(status: JobPlanRequestStatus, domains: Collection[str]) -> tuple[PlanAnswer, ...]:

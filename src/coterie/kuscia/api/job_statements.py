@@ -125,6 +125,11 @@ def _engine_usable(engine: OfferedEngine) -> bool:
     )
 
 
+def offers_taken(engines: tuple[OfferedEngine, ...] | None) -> tuple[OfferedEngine, ...] | None:
+    """Of those that a partner offers, the ones that can be used."""
+    return tuple(each for each in (engines or ())[:MOST_LISTED] if _engine_usable(each)) or None
+
+
 def _agreement_usable(statement: TaskStatement) -> bool:
     parts = statement.parts or {}
     return (

@@ -1,4 +1,4 @@
-"""How the job controller writes evidence: each event once, on disk before what it records has an effect (`kuscia/evidence/job_events.py` does it).
+"""How the controllers of jobs and log requests write evidence: each event once, on disk before what it records has an effect (`kuscia/evidence/job_events.py` does it).
 
 plan ─▶ ensure(job.approved, task.started ..) ─▶ on disk ─▶ the KusciaTask is created, the status is written
 """

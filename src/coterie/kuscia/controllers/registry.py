@@ -88,7 +88,7 @@ CONTROLLERS = (
         f"{_HERE}.logrequest.controller",
         wakes_for=(LOG_REQUESTS,),
         events="logrequest-controller",
-        needs={"evidence": "evidence"},
+        needs={"evidence": "job_evidence"},
     ),
     ControllerSpec(
         "jobplan",

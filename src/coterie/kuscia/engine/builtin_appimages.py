@@ -99,6 +99,7 @@ def _service(name: str, module: str, port: str) -> Object:
 
 # Without the search for installed packages: it would take longer than the task itself.
 SAMPLE = _engine("sample", "coterie/python", ["-S"], "talk", coterie.__version__)
+SAMPLE["metadata"]["annotations"][labels.COTERIE_TABLES_IN] = "inputs"  # it reads no tables at all
 PSI_IMAGE = "coterie/psi"
 PSI_SPEAKS = ">=0.9,<0.10"
 """The protocol of SPU's PSI is that of its minor version."""

@@ -158,7 +158,7 @@ def _engine_in(body: bytes) -> dict[str, str]:
     """Which version of which engine an AppImage is, and the digest that it requires, as far as the body says so."""
     try:
         found = msgspec.json.decode(body, type=_EngineBody)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
     marks = found.metadata.annotations
     facts = {
@@ -182,7 +182,7 @@ def _tables_in(body: bytes) -> tuple[str, ...]:
     recorded when it is decided, not at each read."""
     try:
         tables = msgspec.json.decode(body, type=_ActionBody).spec.tables or ()
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ()
     return tuple(each[:253] for each in tables[:_MOST_TABLES])
 
@@ -199,5 +199,5 @@ def _name_in(body: bytes) -> str:
     """Of what is created; empty for bodies that are not JSON."""
     try:
         return msgspec.json.decode(body, type=_NamedBody).metadata.name[:253]
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""

@@ -141,7 +141,7 @@ def read_header(file: BinaryIO) -> FileHeader:
     line = file.readline(_MAX_LINE)
     try:
         return msgspec.json.decode(line, type=FileHeader)
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise FormatError(len(MAGIC), f"the header cannot be read: {problem}") from None
 
 
@@ -153,7 +153,7 @@ def read_lines(file: BinaryIO) -> Iterator[FileLine]:
             raise FormatError(offset, "the line has no end: the file was cut off, or the line is too long")
         try:
             yield _parsed(line[:-1], offset)
-        except (ValueError, IndexError) as problem:
+        except (ValueError, IndexError, RecursionError) as problem:
             raise FormatError(offset, f"the line cannot be read ({problem})") from None
         offset += len(line)
 

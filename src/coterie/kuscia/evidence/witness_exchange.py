@@ -170,17 +170,17 @@ class WitnessExchange:
         return f"{partner} did not cosign with the key of its log"
 
     async def _keep(self, partner: str, used: DomainLog, head: Checkpoint, cosignature: NoteSignature) -> None:
-        await used.add_cosignatures(head.size, [cosignature])
-        now = int(self._clock.now().timestamp())
-        await asyncio.to_thread(
-            self._store.keep_exchange, ExchangeState(partner, used.origin, head.size, cosigned=now, tried=now)
-        )
         event = EvidenceEvent(
             kind=evidence.CHECKPOINT_COSIGNED,
             partner=partner,
             checkpoint=(head.origin, str(head.size), head.root.hex()),
         )
         await self._service.record(EventRequest(event=event))
+        await used.add_cosignatures(head.size, [cosignature])
+        now = int(self._clock.now().timestamp())
+        await asyncio.to_thread(
+            self._store.keep_exchange, ExchangeState(partner, used.origin, head.size, cosigned=now, tried=now)
+        )
 
     async def _introduce(self, partner: str) -> str:
         own = await own_introductions(self._service)

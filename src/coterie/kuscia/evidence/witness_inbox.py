@@ -107,7 +107,7 @@ class PartnerLogs:
                 # Older logs may have been certified by a key that the domain had before.
                 problem = failure
                 continue
-            result = await asyncio.to_thread(self.store.introduce, partner, new)
+            result = await asyncio.to_thread(self.store.succession, partner, new)
             if result.refused:
                 return result.refused
             if result.finding is not None:
@@ -118,6 +118,8 @@ class PartnerLogs:
                 head = (new.before.origin, str(new.before.size), new.before.root.hex()) if new.before else ()
                 event = EvidenceEvent(kind=kind, partner=partner, checkpoint=head, more={"key": str(new.key)})
                 await self._service.record(EventRequest(event=event))
+                if (await asyncio.to_thread(self.store.introduce, partner, new)).pin is None:
+                    return f"{partner} introduced another log meanwhile"
                 if result.reopened:
                     await asyncio.to_thread(self.store.close_findings, partner, (ROLLED_BACK, NOT_CONTINUED))
                     self._on_closed()
@@ -126,7 +128,7 @@ class PartnerLogs:
 
     async def found(self, finding: LogFinding) -> None:
         """Kept, recorded and told, once. Raises EvidenceError."""
-        if not await asyncio.to_thread(self.store.keep_finding, finding, int(self._clock.now().timestamp())):
+        if not await asyncio.to_thread(self.store.is_new, finding):
             return
         log.error("A partner's evidence log contradicts itself", partner=finding.domain, found=finding.sentence)
         await self._service.record(
@@ -139,7 +141,8 @@ class PartnerLogs:
                 )
             )
         )
-        self._on_finding(finding)
+        if await asyncio.to_thread(self.store.keep_finding, finding, int(self._clock.now().timestamp())):
+            self._on_finding(finding)
 
 
 def _head_of(note: str) -> tuple[str, ...]:
@@ -216,20 +219,23 @@ class WitnessInbox:
             return _refused(partner, request)
         seen = self._cosigned.get(partner)
         settled = seen is None or self._clock.monotonic() - seen > SETTLED_SECONDS
-        result = await asyncio.to_thread(self._logs.store.cosign, request, partner, settled=settled)
-        if isinstance(result, witness.WitnessRefusal):
-            if result.finding is not None:
-                await self._logs.found(result.finding)
-            return _refused(partner, result)
+        result = await asyncio.to_thread(self._logs.store.answer_to, request, partner, settled=settled)
         head = request.checkpoint
-        if result:
-            self._cosigned[partner] = self._clock.monotonic()
+        if result is True:
             event = EvidenceEvent(
                 kind=evidence.CHECKPOINT_RECEIVED,
                 partner=partner,
                 checkpoint=(head.origin, str(head.size), head.root.hex()),
             )
             await self._service.record(EventRequest(event=event))
+            # Another request of the same partner may have come between: what is on disk decides.
+            result = await asyncio.to_thread(self._logs.store.cosign, request, partner, settled=settled)
+            if result is True:
+                self._cosigned[partner] = self._clock.monotonic()
+        if isinstance(result, witness.WitnessRefusal):
+            if result.finding is not None:
+                await self._logs.found(result.finding)
+            return _refused(partner, result)
         if (used := self._service.log) is None:
             raise EvidenceError("the evidence log cannot be used")
         signer = WitnessSigner(self._service.domain + witness.WITNESS_SUFFIX, used.signer.private)

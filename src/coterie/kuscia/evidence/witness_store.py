@@ -191,43 +191,47 @@ class WitnessStore(WitnessReader):
         with self._transaction() as connection:
             return _current(connection, domain)
 
+    def answer_to(self, request: WitnessRequest, caller: str, *, settled: bool) -> WitnessRefusal | bool:
+        """What `cosign` would answer now. Nothing is written: a new checkpoint is recorded first."""
+        with self._transaction() as connection:
+            return _answer(request, caller, _current(connection, caller), settled)
+
     def cosign(self, request: WitnessRequest, caller: str, *, settled: bool) -> WitnessRefusal | bool:
         """Whether it is new. It is on disk, and the cosignature may be given out. The check and the write are one transaction."""
         with self._transaction(caller) as connection:
             pinned = _current(connection, caller)
-            refusal = witness.decide(request, caller, pinned, settled=settled)
-            if refusal is not None:
-                return refusal
-            assert pinned is not None
-            checkpoint = request.checkpoint
-            new = checkpoint.size > pinned.size or not pinned.note
-            if new:
+            answer = _answer(request, caller, pinned, settled)
+            if answer is True and pinned is not None:
+                checkpoint = request.checkpoint
                 connection.execute(
                     "UPDATE logs SET size = ?, root = ?, note = ? WHERE origin = ?",
                     (checkpoint.size, checkpoint.root, _signed_by(request.note, pinned.key), checkpoint.origin),
                 )
-            return new
+            return answer
+
+    def succession(self, domain: str, new: IntroducedLog) -> Succession:
+        """What `introduce` would do now. Nothing is written: a new log is recorded first."""
+        with self._transaction() as connection:
+            return _succession(connection, domain, new)
 
     def introduce(self, domain: str, new: IntroducedLog) -> Succession:
         with self._transaction(domain) as connection:
-            result = witness.succeed(new, domain, _current(connection, domain))
+            result = _succession(connection, domain, new)
             if result.pin is not None:
-                count = connection.execute("SELECT count(*) FROM logs WHERE domain = ?", (domain,)).fetchone()[0]
-                if count >= MOST_LOGS:
-                    return Succession(refused=f"{MOST_LOGS} logs of {domain} are known, which is the most")
                 _pin(connection, domain, result.pin)
             return result
 
     # Findings.
 
+    def is_new(self, finding: LogFinding) -> bool:
+        """Whether `keep_finding` would keep it: it is recorded first."""
+        with self._transaction() as connection:
+            return _is_new(connection, finding)
+
     def keep_finding(self, finding: LogFinding, time: int) -> bool:
         """False: it is known."""
         with self._transaction(finding.domain) as connection:
-            known = connection.execute(
-                "SELECT count(*), coalesce(sum(origin = ? AND reason = ? AND accepted = 0), 0) FROM findings WHERE domain = ?",
-                (finding.origin, finding.reason, finding.domain),
-            ).fetchone()
-            if known[1] or known[0] >= _MOST_FINDINGS:
+            if not _is_new(connection, finding):
                 return False
             connection.execute(
                 "INSERT INTO findings (domain, origin, reason, sentence, first, second, time) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -292,6 +296,31 @@ class WitnessStore(WitnessReader):
                 "INSERT OR REPLACE INTO exchanges VALUES (?, ?, ?, ?, ?, ?)",
                 (state.partner, state.origin, state.size, state.cosigned, state.tried, state.problem),
             )
+
+
+def _answer(request: WitnessRequest, caller: str, pinned: PinnedLog | None, settled: bool) -> WitnessRefusal | bool:
+    refusal = witness.decide(request, caller, pinned, settled=settled)
+    if refusal is not None:
+        return refusal
+    assert pinned is not None
+    return request.checkpoint.size > pinned.size or not pinned.note
+
+
+def _succession(connection: sqlite3.Connection, domain: str, new: IntroducedLog) -> Succession:
+    result = witness.succeed(new, domain, _current(connection, domain))
+    if result.pin is not None:
+        count = connection.execute("SELECT count(*) FROM logs WHERE domain = ?", (domain,)).fetchone()[0]
+        if count >= MOST_LOGS:
+            return Succession(refused=f"{MOST_LOGS} logs of {domain} are known, which is the most")
+    return result
+
+
+def _is_new(connection: sqlite3.Connection, finding: LogFinding) -> bool:
+    known = connection.execute(
+        "SELECT count(*), coalesce(sum(origin = ? AND reason = ? AND accepted = 0), 0) FROM findings WHERE domain = ?",
+        (finding.origin, finding.reason, finding.domain),
+    ).fetchone()
+    return not known[1] and known[0] < _MOST_FINDINGS
 
 
 _COLUMNS = "domain, origin, key, opened, size, root, note, current"

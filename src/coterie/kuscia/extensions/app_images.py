@@ -1,6 +1,6 @@
 """AppImages at the API server.
 
-Who writes one whose `image.id` names no image is told that nothing is required by it. A version of an engine that a job which has not ended is pinned to
+Who writes one whose `image.id` names no image is told that nothing is required by it. A version of an engine that a deployment, or a job which has not ended, is pinned to
 can neither be removed nor changed: a new version is added beside it.
 """
 
@@ -27,6 +27,7 @@ else:
 
 FindCollection = Callable[[str], Collection | None]
 JOBS_KEY: Final = "/registry/kuscia.secretflow/kusciajobs"
+DEPLOYMENTS_KEY: Final = "/registry/kuscia.secretflow/kusciadeployments"
 _SHOWN = 3
 _VERSION_MARKS: Final = (
     labels.COTERIE_ENGINE,
@@ -62,14 +63,14 @@ class PinnedEngineAdmission:
             return
         if _content(attempt.old) == _content(attempt.obj):
             return
-        if jobs := pinning_jobs(self._find, attempt.name):
-            raise _refused(attempt, jobs, "add the new version under another name")
+        if users := pinned_workloads(self._find, attempt.name):
+            raise _refused(attempt, users, "add the new version under another name")
 
 
 def pinned_deletion_steps(find: FindCollection) -> Mapping[tuple[str, str], Step]:
     def check(attempt: AdmissionRequest) -> None:
-        if jobs := pinning_jobs(find, attempt.name):
-            raise _refused(attempt, jobs, "remove it when they have ended, or stop them")
+        if users := pinned_workloads(find, attempt.name):
+            raise _refused(attempt, users, "remove it when they have ended, or stop them")
 
     return {(APP_IMAGES.resource.group, APP_IMAGES.resource.plural): check}
 
@@ -84,13 +85,24 @@ def _content(image: Object) -> tuple[object, ...]:
     return image.get("spec"), *(annotations.get(key) for key in _VERSION_MARKS)
 
 
-def _refused(attempt: AdmissionRequest, jobs: list[str], step: str) -> Forbidden:
-    more = f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
-    named = ", ".join(jobs[:_SHOWN]) + more
+def _refused(attempt: AdmissionRequest, users: Mapping[str, list[str]], step: str) -> Forbidden:
+    named = " and ".join(_listed(kind, names) for kind, names in users.items())
+    several = sum(len(names) for names in users.values()) > 1
     return Forbidden(
         f'appimages.{APP_IMAGES.resource.group} "{attempt.name}" is forbidden: '
-        f"{'job' if len(jobs) == 1 else 'jobs'} {named} {'is' if len(jobs) == 1 else 'are'} pinned to it; {step}"
+        f"{named} {'are' if several else 'is'} pinned to it; {step}"
     )
+
+
+def _listed(kind: str, names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{kind}{'s' if len(names) > 1 else ''} {', '.join(names[:_SHOWN])}{more}"
+
+
+def pinned_workloads(find: FindCollection, name: str) -> dict[str, list[str]]:
+    """Jobs and deployments that are pinned to this AppImage as a version of an engine, by `job` and `deployment`."""
+    found = {"job": pinning_jobs(find, name), "deployment": pinning_deployments(find, name)}
+    return {kind: names for kind, names in found.items() if names}
 
 
 class _Pin(msgspec.Struct, frozen=True, rename="camel"):
@@ -121,5 +133,32 @@ def pinning_jobs(find: FindCollection, name: str) -> list[str]:
             for parties in (status.engine_pins or {}).values()
             for pin in parties.values()
         ):
+            out.append(entry.name)
+    return sorted(out)
+
+
+class _MarkedMeta(msgspec.Struct, frozen=True):
+    annotations: dict[str, str] | None = None
+
+
+class _MarkedDeployment(msgspec.Struct, frozen=True):
+    metadata: _MarkedMeta = _MarkedMeta()
+
+
+_decode_deployment = msgspec.json.Decoder(_MarkedDeployment).decode
+_decode_pins = msgspec.json.Decoder(dict[str, _Pin]).decode
+
+
+def pinning_deployments(find: FindCollection, name: str) -> list[str]:
+    """Deployments of which a party of ours is pinned to this AppImage, by name."""
+    found = find(DEPLOYMENTS_KEY)
+    out = []
+    for entry in found.entries(CROSS_DOMAIN) if found is not None else ():
+        text = (_decode_deployment(entry.raw).metadata.annotations or {}).get(labels.COTERIE_DEPLOYED_ENGINES)
+        try:
+            pins = _decode_pins(text) if text else {}
+        except (msgspec.ValidationError, msgspec.DecodeError):
+            continue
+        if any(pin.app_image == name for pin in pins.values()):
             out.append(entry.name)
     return sorted(out)

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from coterie.kube.api.meta import Object, find_condition
 from coterie.kube.api.types.apps import DeploymentCondition
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.job_statements import offers_taken
 from coterie.kuscia.api.partner_requests import PartnerRequestError, deployment_taken
 from coterie.kuscia.api.types.deployment import (
     FAILURE,
@@ -32,6 +33,7 @@ from coterie.kuscia.api.types.job import CROSS_DOMAIN
 
 HOST_GENERATION = "coterie.io/host-generation"
 """Annotation of a summary: which state of the host's deployment its mirror shows."""
+_LONGEST_REF = 256
 WITHDRAWN, REFUSED = "WithdrawnByParty", "RefusedByParty"
 
 
@@ -100,8 +102,16 @@ def merge_partner_statuses(own: PartyStatuses, reported: PartyStatuses, others: 
     """Our own view with what is told about `others`, who are not ours."""
     named = set(others)
     out = {domain: each for domain, each in own.items() if domain not in named}
-    out |= {domain: each for domain, each in reported.items() if domain in named}
+    for domain, entries in reported.items():
+        if domain in named:
+            out[domain] = {name: _engines_taken(entry) for name, entry in entries.items()}
     return dict(sorted(out.items()))
+
+
+def _engines_taken(entry: PartyDeploymentStatus) -> PartyDeploymentStatus:
+    if not entry.engine_ref and entry.engines is None:
+        return entry
+    return replace(entry, engine_ref=entry.engine_ref[:_LONGEST_REF], engines=offers_taken(entry.engines))
 
 
 # What a member makes of it.

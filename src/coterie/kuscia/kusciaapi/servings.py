@@ -17,6 +17,7 @@ from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.network import SERVICES, Service
 from coterie.kube.client.client import retry_on_conflict
 from coterie.kuscia.api import labels
+from coterie.kuscia.api.engine_versions import images_named
 from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENTS, KusciaDeployment, party_deployment
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, AppImage
 from coterie.kuscia.kusciaapi import serving_messages
@@ -138,13 +139,18 @@ def _none(name: str, code: ApiErrorCode) -> CallRefused:
 
 
 async def _images(here: OperationContext, names: Iterable[str]) -> dict[str, AppImage]:
-    """Those of them that exist."""
+    """Those of them that exist, and for an engine or a range its newest version."""
     out = {}
-    for name in sorted(each for each in names if not dns_subdomain_faults(each)):
+    wanted = set(names)
+    for name in sorted(each for each in wanted if not dns_subdomain_faults(each)):
         try:
             out[name] = await here.client.get(APP_IMAGES, name)
         except NotFound:
             continue
+    if missing := sorted(wanted - out.keys()):
+        known = {each.metadata.name: each for each in (await here.client.list(APP_IMAGES)).items}
+        found = images_named(missing, known)
+        out |= {name: found[name] for name in missing if name in found}
     return out
 
 

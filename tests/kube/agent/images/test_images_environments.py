@@ -135,6 +135,21 @@ def test_built_in_images(store: ImageStore) -> None:
     assert environment_id(python, store.environments) == environment_id(python, store.environments) != python.id
 
 
+async def test_a_node_reports_the_code_of_built_in_images_when_it_looked_at_it(store: ImageStore) -> None:
+    clock = VirtualClock()
+    images = NodeImages(store, PullSettings(), clock)
+    host, python = store.find(HOST_IMAGE), store.find(PYTHON_IMAGE)
+    assert host is not None and python is not None
+    assert store.content_digest(python) == "", "nobody looked"
+    digest = environment_id(python, store.environments)
+    assert (await images.verified(PYTHON_IMAGE, RequiredImage(digest))) == replace(python, id=digest)
+    assert store.content_digest(python) == digest
+    assert await images.verified(HOST_IMAGE) == host and store.content_digest(host) == "", "only its name is known"
+    with pytest.raises(ImageRefused, match="is required"):
+        await images.verified(PYTHON_IMAGE, RequiredImage(f"sha256:{'0' * 64}"))
+    await images.close()
+
+
 async def test_a_node_sees_new_code_at_once_where_an_id_is_required(store: ImageStore, tmp_path: Path) -> None:
     clock = VirtualClock()
     images = NodeImages(store, PullSettings(), clock)

@@ -77,11 +77,6 @@ class StoredImage:
     """That the registry had of either, as `signatures.py` writes them; verified whenever the image is used."""
 
 
-def content_digest(image: StoredImage) -> str:
-    """The id where it covers what is inside; empty for programs of the machine and for directories that are used where they lie."""
-    return image.id if not image.builtin and (image.kind == HOST or image.layers) else ""
-
-
 def id_problem(image: StoredImage, required: str) -> str:
     """Why the image is not the required one; empty when it is, or any will do."""
     if not required:

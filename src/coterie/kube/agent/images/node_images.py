@@ -41,7 +41,18 @@ class NodeImages:
 
     async def prepare(self) -> None:
         """Ends when the first container of no host image has to wait for the image's id."""
-        await self._environments.prepare(each for each in self.store.images() if each.kind == HOST)
+        found = [each for each in self.store.images() if each.kind == HOST]
+        await self._environments.prepare(found)
+        for image in found:
+            if image.builtin and image.entrypoint:
+                await self._code_id(image, exact=False)
+
+    async def _code_id(self, image: StoredImage, *, exact: bool) -> str:
+        """Of the files as they are now (`exact`) or were a moment ago; what is seen of a built-in image the node reports from then on."""
+        found = await self._environments.id_of(image, exact=exact)
+        if image.builtin and image.entrypoint and found != image.id:
+            self.store.code_ids[image.name] = found
+        return found
 
     def needed(self, image: str, policy: str, required: RequiredImage = ANY_IMAGE) -> bool:
         """Whether it must be pulled before a container starts."""
@@ -70,7 +81,8 @@ class NodeImages:
         if image is None:
             return None
         if image.kind == HOST:
-            image = replace(image, id=await self._environments.id_of(image, exact=required != ANY_IMAGE))
+            # Built-in code changes only when Coterie is replaced, so a start need not look at all of it.
+            image = replace(image, id=await self._code_id(image, exact=required != ANY_IMAGE and not image.builtin))
         problem = id_problem(image, required.id)
         if problem:
             raise ImageRefused(ID_MISMATCH, problem)

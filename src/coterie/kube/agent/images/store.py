@@ -49,8 +49,17 @@ class ImageStore:
         self._used = directory / "used"
         self._refs = directory / "refs"
         self._builtin = {image.name: image for image in builtin_images()}
+        self.code_ids: dict[str, str] = {}
+        """Of built-in images with code of their own, by name: what an agent of this process saw when it last looked at it."""
 
     # ----- reading
+
+    def content_digest(self, image: StoredImage) -> str:
+        """The id where it covers what is inside; empty for programs of the machine, for directories that are used where they lie, and
+        for built-in images that nobody looked at yet."""
+        if image.builtin:
+            return self.code_ids.get(image.name, "")
+        return image.id if image.kind == HOST or image.layers else ""
 
     def images(self) -> list[StoredImage]:
         """All images by name, the built-in ones first."""

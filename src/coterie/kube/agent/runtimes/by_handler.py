@@ -162,7 +162,9 @@ class RuntimesByHandler:
         found: dict[str, ImageInfo] = {}
         for runtime in self._runtimes:
             for image in runtime.images():
-                found.setdefault(image.name, image)
+                known = found.setdefault(image.name, image)
+                if image.digest and not known.digest and image.id == known.id:
+                    found[image.name] = image  # only one runtime looks at the code of built-in images
         return list(found.values())
 
     def handlers(self) -> Sequence[RuntimeHandler]:

@@ -12,6 +12,7 @@ import msgspec
 from coterie.kube.api.meta import ApiObject, Model
 from coterie.kube.api.types.apps import DeploymentCondition
 from coterie.kube.api.types.kind import Kind
+from coterie.kuscia.api.job_statements import OfferedEngine
 from coterie.kuscia.api.types.domain import kuscia_resource
 
 FAILURE = "ReplicaFailure"
@@ -56,6 +57,10 @@ class PartyDeploymentStatus(Model, frozen=True, kw_only=True):
     role: str = ""
     conditions: tuple[DeploymentCondition, ...] | None = None
     creation_timestamp: str | None = None
+    engine_ref: str = ""
+    """The `appImageRef` for which `engines` holds, where it names an engine of several versions."""
+    engines: tuple[OfferedEngine, ...] | None = None
+    """Versions that the party offers, the newest first; the one that it is pinned to, from then on."""
 
 
 PartyStatuses = dict[str, dict[str, PartyDeploymentStatus]]

@@ -29,7 +29,7 @@ class JobOutlook(StrEnum):
     """A person must approve it, or room must become free."""
     FAILS = "Fails"
     UNKNOWN = "Unknown"
-    """There is no answer."""
+    """There is no answer, or the party's policy lets it tell too little."""
 
 
 class PlanPhase(StrEnum):

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from coterie.kube.api.meta import Object
+from coterie.kube.api.names import dns_subdomain_faults
 from coterie.kube.api.quantity import QuantityError
 from coterie.kube.api.types.nodes import Node
 from coterie.kube.api.types.pods import Pod
@@ -81,6 +82,7 @@ OWN = "own"
 """What the domain itself is told."""
 NO_GRANT = "there is no grant for it"
 HIDDEN_TABLES = "a table that the input names and that is not listed here cannot be used"
+UNTOLD_TABLES = "whether it would run is not told: its input has texts that may name tables, and a summary says nothing about other tables"
 HIDDEN_ENGINES = "engine and placement are only told of engines that the policy names"
 _NO_ROOM = "no node is suitable"
 _SHORT = re.compile(r"Insufficient ([A-Za-z0-9./_-]{1,64})")
@@ -137,6 +139,7 @@ def plan_of_party(objects: PlanObjects, job: KusciaJobSpec, domain: str, detail:
     if detail == PlanDetail.SUMMARY:
         notes += [HIDDEN_TABLES] if any(task.task_input_config.strip() not in ("", "{}") for task in tasks) else []
         notes += [HIDDEN_ENGINES] if hidden else []
+    untold = detail == PlanDetail.SUMMARY and any(_may_name_others(known, job, task) for task in tasks)
     if not tasks:
         notes.append(f"{domain} takes part in no task")
     failing = (
@@ -153,6 +156,9 @@ def plan_of_party(objects: PlanObjects, job: KusciaJobSpec, domain: str, detail:
         or any(not row.ready for row, _ in links)
     )
     outlook = JobOutlook.FAILS if failing else JobOutlook.WAITS if waits else JobOutlook.RUNS
+    if untold and outlook is JobOutlook.RUNS:
+        outlook = JobOutlook.UNKNOWN
+        notes.append(UNTOLD_TABLES)
     return PartyPlan(
         domain=domain,
         outlook=str(outlook),
@@ -355,6 +361,23 @@ def _named_tables(text: str, owner: str) -> tuple[str, ...]:
     found = inputs.get(owner) if isinstance(inputs, dict) else None
     every = found if isinstance(found, list) else [found]
     return tuple(dict.fromkeys(each[:253] for each in every if isinstance(each, str) and each))
+
+
+def _may_name_others(known: PlanObjects, job: KusciaJobSpec, task: TaskTemplate) -> bool:
+    """Whether the input has texts that may name tables of this domain in a way that `_named_tables` does not know. The same whether it has such
+    tables or not. An input with `inputs` by party is for an engine of this project, which reads tables nowhere else."""
+    image = known.images.get(task.app_image)
+    if image is not None and grants.mark(image.metadata.annotations, labels.COTERIE_TABLES_IN) == "inputs":
+        return False
+    inputs = _input(task.task_input_config).get("inputs")
+    if isinstance(inputs, dict) and inputs and inputs.keys() <= {party.domain_id for party in task.parties}:
+        return False
+    explained = {each.metadata.name for each in known.datas}
+    for each in job.tasks:
+        explained |= {each.alias, engine_named(each.app_image)}
+        explained |= {word for party in each.parties for word in (party.domain_id, party.role)}
+    texts = grants.texts_of(task.task_input_config)
+    return any(text not in explained and not dns_subdomain_faults(text) for text in texts)
 
 
 def _asked_columns(text: str, owner: str) -> tuple[str, ...] | None:

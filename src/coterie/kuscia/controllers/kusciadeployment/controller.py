@@ -36,8 +36,23 @@ from coterie.kube.control.preconditions import preconditions, write
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.engine_template import EngineTemplateError
+from coterie.kuscia.api.engine_versions import (
+    LocalEngine,
+    engine_named,
+    local_engines,
+    names_versions,
+    parse_pins,
+    version_of,
+    versions_named,
+)
 from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, admit
-from coterie.kuscia.api.partner_requests import PartnerRequestError, deployment_request, deployment_taken
+from coterie.kuscia.api.partner_requests import (
+    PartnerRequestError,
+    deployment_request,
+    deployment_taken,
+    version_allowed,
+    versions_allowed,
+)
 from coterie.kuscia.api.types.data import DOMAIN_DATAS
 from coterie.kuscia.api.types.deployment import (
     KUSCIA_DEPLOYMENTS,
@@ -47,7 +62,7 @@ from coterie.kuscia.api.types.deployment import (
 )
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, AppImage
-from coterie.kuscia.api.types.partner_policy import PartnerPolicy
+from coterie.kuscia.api.types.partner_policy import PartnerPolicy, PartnerPolicySpec
 from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.port_pool import PortPool
 from coterie.kuscia.controllers.kusciadeployment.plan import (
@@ -64,6 +79,7 @@ from coterie.kuscia.controllers.kusciadeployment.plan import (
     updated,
 )
 from coterie.kuscia.controllers.kusciadeployment.status import Explanation
+from coterie.kuscia.controllers.kusciadeployment.versions import pins_of
 
 BY_UID = "kusciadeployment/uid"
 BY_TARGET = "kusciadeployment/autoscaled"
@@ -169,12 +185,13 @@ class KusciaDeploymentReconciler:
         if partner:
             deployment = _with_taken(deployment)
         parties = deployment.spec.parties
-        images = {party.app_image_ref: self.images.cache.get(party.app_image_ref) for party in parties}
+        offers = self._offers(deployment)
         return View(
             deployment=deployment,
             own=tuple(name for name in dict.fromkeys(party.domain_id for party in parties) if self._ours(name)),
             initiates=self._ours(deployment.spec.initiator),
-            images={name: image for name, image in images.items() if image is not None},
+            images=self._images(deployment, offers),
+            offers=offers,
             objects={
                 plural: {
                     (each.metadata.namespace, each.metadata.name): each for each in informer.cache.by_index(BY_UID, uid)
@@ -185,7 +202,7 @@ class KusciaDeploymentReconciler:
             ports={(each.domain_id, each.role): each.named_port or {} for each in allocated_ports(deployment)},
             now=rfc3339(self._clock.now()),
             partner=partner,
-            admission=self._admission(deployment) if partner else ALLOWED,
+            admission=self._admission(deployment, offers) if partner else ALLOWED,
             runtime_class=self._quotas.runtime_class_of(deployment.spec.initiator),
             autoscaled=frozenset(
                 (each.metadata.namespace, each.metadata.name)
@@ -194,11 +211,58 @@ class KusciaDeploymentReconciler:
             ),
         )
 
-    def _admission(self, deployment: KusciaDeployment) -> AdmissionDecision:
+    def _policy(self, deployment: KusciaDeployment) -> PartnerPolicySpec | None:
+        """Of the partner that began it."""
+        initiator = deployment.spec.initiator
+        policy = self._quotas.policy_of(initiator) if self._quotas.is_partner(initiator) else None
+        return policy.spec if policy is not None else None
+
+    def _offers(self, deployment: KusciaDeployment) -> dict[PartyKey, tuple[LocalEngine, ...]]:
+        """Versions that our own parties may use, where they name an engine."""
+        known: list[AppImage] = self.images.cache.list()
+        out: dict[PartyKey, tuple[LocalEngine, ...]] = {}
+        for party in deployment.spec.parties:
+            domain = self.domains.cache.get(party.domain_id)
+            if not is_own(domain) or not names_versions(party.app_image_ref, known):
+                continue
+            annotations = (domain.metadata.annotations or {}) if domain is not None else {}
+            pinned = parse_pins(annotations.get(labels.COTERIE_ENGINE_PINS, ""))
+            found = versions_named(party.app_image_ref, known, pinned)
+            out[party.domain_id, party.role] = local_engines(versions_allowed(self._policy(deployment), found), {})
+        return out
+
+    def _images(
+        self, deployment: KusciaDeployment, offers: Mapping[PartyKey, Sequence[LocalEngine]]
+    ) -> dict[str, AppImage]:
+        """By name; of engines all versions that the initiator may know of, and those that parties are pinned to."""
+        named = {party.app_image_ref for party in deployment.spec.parties}
+        engines = {engine_named(party.app_image_ref) for party in deployment.spec.parties} if offers else set()
+        pinned = {pin.app_image for pin in pins_of(deployment).values()}
+        policy = self._policy(deployment)
+        return {
+            image.metadata.name: image
+            for image in self.images.cache.list()
+            if image.metadata.name in named
+            or image.metadata.name in pinned
+            or ((found := version_of(image)).engine in engines and found.version and version_allowed(policy, found))
+        }
+
+    def _admission(
+        self, deployment: KusciaDeployment, offers: Mapping[PartyKey, Sequence[LocalEngine]]
+    ) -> AdmissionDecision:
         spec = deployment.spec
         ours = {party.domain_id for party in spec.parties if self._ours(party.domain_id)}
         named = {party.app_image_ref for party in spec.parties}
         images = {name: image for name in named if (image := self.images.cache.get(name)) is not None}
+        pins = pins_of(deployment)
+        for party in spec.parties:
+            key = (party.domain_id, party.role)
+            if offered := offers.get(key):
+                pin = pins.get(key)
+                kept = pin.app_image if pin is not None and pin.ref == party.app_image_ref else ""
+                image = self.images.cache.get(kept) or self.images.cache.get(offered[0].app_image)
+                if image is not None:
+                    images[party.app_image_ref] = image
         tables = {
             name: {data.metadata.name for data in self.datas.cache.list(name) if data.spec.author == name}
             for name in ours
@@ -383,10 +447,14 @@ class KusciaDeploymentReconciler:
         return self.keys_of_made(made) if made is not None and by_target(autoscaler) else []
 
     def keys_of_image(self, image: AppImage) -> list[ObjectKey]:
+        engine = version_of(image).engine
         return [
             each.key
             for each in self.deployments.cache.list()
-            if any(party.app_image_ref == image.metadata.name for party in each.spec.parties)
+            if any(
+                party.app_image_ref == image.metadata.name or engine_named(party.app_image_ref) == engine
+                for party in each.spec.parties
+            )
         ]
 
     def keys_of_domain(self, domain: Domain) -> list[ObjectKey]:

@@ -70,9 +70,17 @@ def spec_error(deployment: KusciaDeployment) -> str:
     return ""
 
 
-def party_deployments(deployment: KusciaDeployment, images: Mapping[str, AppImage]) -> tuple[PartyDeployment, ...]:
-    """In the order of the parties. KitFault when an engine or a role is missing."""
-    deployments = tuple(_party_deployment(deployment, party, images) for party in deployment.spec.parties)
+def party_deployments(
+    deployment: KusciaDeployment,
+    images: Mapping[str, AppImage],
+    chosen: Mapping[tuple[str, str], str] | None = None,
+) -> tuple[PartyDeployment, ...]:
+    """In the order of the parties. `chosen`: AppImages by domain and role, of parties that name an engine of several versions. KitFault when an
+    engine or a role is missing."""
+    deployments = tuple(
+        _party_deployment(deployment, party, images, (chosen or {}).get((party.domain_id, party.role)))
+        for party in deployment.spec.parties
+    )
     taken: set[tuple[str, str]] = set()
     for each in deployments:
         for name in each.services.values():
@@ -85,12 +93,12 @@ def party_deployments(deployment: KusciaDeployment, images: Mapping[str, AppImag
 
 
 def _party_deployment(
-    deployment: KusciaDeployment, party: DeploymentParty, images: Mapping[str, AppImage]
+    deployment: KusciaDeployment, party: DeploymentParty, images: Mapping[str, AppImage], chosen: str | None
 ) -> PartyDeployment:
     overrides = party.template
     engine = engine_of(
         images,
-        party.app_image_ref,
+        chosen or party.app_image_ref,
         party.role,
         overrides.spec if overrides is not None else None,
         overrides.replicas if overrides is not None else None,

@@ -12,6 +12,9 @@
     was begun by a partner and is approved                 claim its place in the partner's quota, and plan again; where
                                                            there is none, leave what there is, and wait
     has ports without numbers                              allocate them, and plan again
+    names an engine, and a partner's versions of it are    status with the versions that we offer
+    not known yet
+    names an engine of which no versions work together     status Failed, reason EngineVersionMismatch
     lacks the finalizer, or its annotations are outdated   mark it; its own event continues
     is carried out                                         create or update objects that are missing or made from
                                                            something else; delete those of ports, parties and
@@ -37,13 +40,19 @@ from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.pods import Pod
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.engine_template import EngineTemplateError
+from coterie.kuscia.api.engine_versions import LocalEngine
 from coterie.kuscia.api.partner_policy import ALLOWED, AdmissionDecision, Usage, Verdict, usage_of
 from coterie.kuscia.api.partner_requests import deployment_digest
 from coterie.kuscia.api.types.deployment import KusciaDeployment, KusciaDeploymentStatus, PartyStatuses, ServingPhase
 from coterie.kuscia.api.types.job import AppImage, PartyAllocatedPorts
 from coterie.kuscia.control.partner_quotas import QuotaRefusal
-from coterie.kuscia.controllers.kusciadeployment import render
-from coterie.kuscia.controllers.kusciadeployment.party_workloads import PartyDeployment, party_deployments, spec_error
+from coterie.kuscia.controllers.kusciadeployment import render, versions
+from coterie.kuscia.controllers.kusciadeployment.party_workloads import (
+    PartyDeployment,
+    deployment_name,
+    party_deployments,
+    spec_error,
+)
 from coterie.kuscia.controllers.kusciadeployment.status import (
     Explanation,
     all_failed,
@@ -52,6 +61,7 @@ from coterie.kuscia.controllers.kusciadeployment.status import (
     party_status,
     whole_status,
 )
+from coterie.kuscia.controllers.kusciadeployment.versions import EngineAgreement
 
 VALIDATE_FAILED, BUILD_FAILED = "ValidateFailed", "BuildPartyKitInfoFailed"
 AWAITING_APPROVAL, REFUSED, REJECTED_HERE = "AwaitingApproval", "RefusedByPolicy", "Rejected"
@@ -91,6 +101,8 @@ class View:
     """Why there is none."""
     runtime_class: str = ""
     """What the partner's policy demands of its pods."""
+    offers: Mapping[PartyKey, Sequence[LocalEngine]] = field(default_factory=dict)
+    """Versions that our own parties offer, where they name an engine; `images` has all of them."""
     autoscaled: frozenset[Place] = frozenset()
     """Deployments that are the target of a HorizontalPodAutoscaler."""
 
@@ -145,13 +157,20 @@ def plan(view: View) -> Plan:
         return Plan()
     if fault := spec_error(view.deployment):
         return Plan(failure=Explanation(VALIDATE_FAILED, fault))
+    engines = _engines(view)
+    if engines.missing:
+        return Plan(failure=Explanation(BUILD_FAILED, engines.missing))
     try:
-        workloads = party_deployments(view.deployment, view.images)
+        workloads = party_deployments(view.deployment, view.images, engines.app_images)
     except EngineTemplateError as problem:
         return Plan(failure=Explanation(BUILD_FAILED, str(problem)))
     own = [workload for workload in workloads if workload.domain in view.own]
     if view.partner and own and (unadmitted := _unadmitted(view, own)) is not None:
         return unadmitted
+    if engines.problem:
+        return Plan(failure=Explanation(versions.ENGINE_MISMATCH, engines.problem))
+    if engines.waiting:
+        return _waiting(view, own, Explanation(versions.ENGINE_VERSIONS, f"waiting for {engines.waiting}"), None)
     if lacking := dict(_without_number(view, own)):
         return Plan(allocate=lacking)
     if mark := _mark(view, own):
@@ -167,6 +186,15 @@ def plan(view: View) -> Plan:
         delete=tuple(_unwanted(view, wanted)),
         status=_status(view, *_own_parties(view, own)),
     )
+
+
+def _engines(view: View) -> EngineAgreement:
+    return versions.agreed(view.deployment, view.offers, view.images)
+
+
+def _is_approved(view: View) -> bool:
+    known = view.deployment.metadata.annotations or {}
+    return not view.partner or known.get(labels.COTERIE_APPROVED) == deployment_digest(view.deployment.spec)
 
 
 def _unadmitted(view: View, own: Sequence[PartyDeployment]) -> Plan | None:
@@ -253,7 +281,10 @@ def _mark(view: View, own: Sequence[PartyDeployment]) -> Object:
         for workload in own
     ]
     wanted = render.marks_of(view.deployment, view.own, allocated)
+    pins = versions.pins_text(_engines(view).pins)
     known = meta.annotations or {}
+    if pins or labels.COTERIE_DEPLOYED_ENGINES in known:
+        wanted[labels.COTERIE_DEPLOYED_ENGINES] = pins
     mark: Object = {}
     if any(known.get(key) != value for key, value in wanted.items()):
         mark["annotations"] = wanted
@@ -359,10 +390,28 @@ def _is_pod_of(pod: Pod, workload: PartyDeployment) -> bool:
     return pod.metadata.namespace == workload.domain and known.get(labels.KUSCIA_DEPLOYMENT_NAME) == workload.name
 
 
+def _with_engines(view: View, own: PartyStatuses) -> PartyStatuses:
+    """With the versions that our parties offer; before a partner's deployment is approved it is told only that they will."""
+    if not view.offers:
+        return own
+    stated = _engines(view).stated if _is_approved(view) else {}
+    out: PartyStatuses = {}
+    for party in view.deployment.spec.parties:
+        name = deployment_name(view.deployment, party)
+        entry = own.get(party.domain_id, {}).get(name)
+        if entry is not None and versions.key_of(party) in view.offers:
+            offered = stated.get(versions.key_of(party))
+            entry = msgspec.structs.replace(entry, engine_ref=party.app_image_ref, engines=offered)
+        if entry is not None:
+            out.setdefault(party.domain_id, {})[name] = entry
+    return out
+
+
 def _status(
     view: View, own: PartyStatuses, logs: Mapping[str, str], failed: Explanation | None = None
 ) -> KusciaDeploymentStatus:
     """With what the others reported of themselves."""
+    own = _with_engines(view, own)
     named = {party.domain_id for party in view.deployment.spec.parties}
     others = {
         domain: entries

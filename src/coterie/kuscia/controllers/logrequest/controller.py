@@ -46,7 +46,7 @@ from coterie.kuscia.api.types.log_request import (
     Way,
 )
 from coterie.kuscia.api.types.partner_policy import PARTNER_POLICIES, PartnerPolicySpec
-from coterie.kuscia.control.evidence_recorder import EvidenceRecorder
+from coterie.kuscia.control.job_evidence import JobEvidence
 from coterie.kuscia.control.task_logs import ApiTaskLogs
 from coterie.kuscia.controllers.logrequest import plan
 from coterie.kuscia.controllers.logrequest.excerpts import known_secrets, read_excerpt
@@ -70,7 +70,7 @@ class LogRequestReconciler:
         logs: TaskLogs | None,
         events: EventRecorder,
         clock: Clock,
-        evidence: EvidenceRecorder | None = None,
+        evidence: JobEvidence | None = None,
     ) -> None:
         """`logs`: instead of those that the API server has. `evidence`: None: nothing is recorded."""
         self._evidence = evidence
@@ -217,7 +217,7 @@ class LogRequestReconciler:
         """What happened is an event and a log line besides, so that it is known after the record is gone. No line leaves before it is
         evidence."""
         if self._evidence is not None and request.metadata.namespace == request.spec.owner:
-            await self._evidence.record(*plan.recorded_events(request, status))
+            await self._evidence.ensure(plan.recorded_events(request, status))
         if not await write_status(self._client, LOG_REQUESTS, request, request.status, status):
             return False
         if status.phase != request.status.phase:
@@ -256,7 +256,7 @@ def make(
     informers: Informers,
     *,
     events: EventRecorder,
-    evidence: EvidenceRecorder | None = None,
+    evidence: JobEvidence | None = None,
     logs: TaskLogs | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Controller[ObjectKey]:

@@ -59,6 +59,7 @@ MOST_OWN: Final = 100
 MOST_RECORDS: Final = 200
 """Records of one partner's control plane that stay; older ones are deleted before their time."""
 NO_POLICY_FOR_LOGS: Final = "logs"
+_UID_DIGITS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ class RequestStep:
 
 
 def recorded_events(request: LogRequest, status: LogRequestStatus) -> list[EventRequest]:
-    """What the owner's log says of this change, before it is made: who decided, and the digest of what is given."""
+    """What the owner's log says of this change, before it is made: who decided, and the digest of what is given. `run` tells the requests for
+    one job apart, so that a change that is made again after a crash has its events once."""
     spec = request.spec
     if status.phase == request.status.phase:
         return []
@@ -92,10 +94,15 @@ def recorded_events(request: LogRequest, status: LogRequestStatus) -> list[Event
             partner=spec.requester,
             outcome=status.phase,
             count=status.answer.lines if given and status.answer is not None else 0,
-            more={"digest": status.digest} if given else {},
+            more={"run": _run(request, status.digest if given else ""), **({"digest": status.digest} if given else {})},
         )
         found.append(EventRequest(event=event, person=status.decided_by, object_name=request.metadata.name))
     return found
+
+
+def _run(request: LogRequest, digest: str) -> str:
+    uid = request.metadata.uid[:_UID_DIGITS]
+    return f"{uid}/{digest[:_UID_DIGITS]}" if digest else uid
 
 
 def _seconds_until(text: str, now: datetime) -> float:

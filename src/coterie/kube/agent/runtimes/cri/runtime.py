@@ -21,7 +21,6 @@ from typing import Any, Protocol
 
 from coterie.base.files import private_directory, write_atomic
 from coterie.base.log import logger
-from coterie.kube.agent.images.model import content_digest
 from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.runtimes.cri import container_init, daemon, messages, pod_config
 from coterie.kube.agent.runtimes.cri.connection import ContainerdCallFailed, ContainerdConnection
@@ -765,7 +764,7 @@ class CriRuntime:
 
     def images(self) -> Sequence[ImageInfo]:
         return [
-            ImageInfo(image.name, image.id, image.size, image.kind, content_digest(image))
+            ImageInfo(image.name, image.id, image.size, image.kind, self.store.content_digest(image))
             for image in self.store.images()
         ]
 

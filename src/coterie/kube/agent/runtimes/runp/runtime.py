@@ -17,7 +17,7 @@ from typing import Any
 
 from coterie.base.log import logger
 from coterie.kube.agent.images.flatten import flatten
-from coterie.kube.agent.images.model import HOST, ID_MISMATCH, ImageError, StoredImage, content_digest
+from coterie.kube.agent.images.model import HOST, ID_MISMATCH, ImageError, StoredImage
 from coterie.kube.agent.images.store import ImageStore, remove_tree
 from coterie.kube.agent.runtimes.oci import tools
 from coterie.kube.agent.runtimes.pod_events import PodEvents
@@ -639,7 +639,7 @@ class RunpRuntime:
 
     def images(self) -> Sequence[ImageInfo]:
         return [
-            ImageInfo(image.name, image.id, image.size, image.kind, content_digest(image))
+            ImageInfo(image.name, image.id, image.size, image.kind, self.store.content_digest(image))
             for image in self.store.images()
         ]
 
