@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 WEB = Path(__file__).parents[2] / "web"
 _PROGRAM = """
@@ -57,6 +58,7 @@ const layout = (rankdir) => {
   const { x, y } = graph.node("between");
   return { x, y, lines: Object.fromEntries(linesOf(graph, rankdir === "TB").map((line) => [`${line.from} ${line.to}`, line.path])) };
 };
+const TEXTS = ["{\\n  \\"a\\": 1\\n}", "ends\\nhere\\n", "a\\n\\n  b: c", " indented\\nfirst", "\\nempty first", "two\\n\\n", "tab\\there\\n", "\\u001b[31m\\nred", "one line", "---\\n- x", "# no comment\\n'x", "\\n", "a\\r\\nb"];
 const out = {
   graphs: [layout("LR"), layout("TB")],
   hues: ["alice", "bob", "carol", "alice", "dave", "eve", "frank"].map(hueOf),
@@ -67,6 +69,7 @@ const out = {
   most: joined(first, Array.from({ length: 6000 }, (_, index) => ({ at: "", label: "", text: String(index) }))).length,
   plain: plainLine("\\u001b[31mred\\u001b[0m\\u001b]0;title\\u0007 <b>\\u0000"),
   yaml: yaml({ a: [1, { b: "yes" }], c: {}, d: "x: y", e: null }),
+  texts: [TEXTS, yaml({ all: TEXTS, one: { two: TEXTS[0] } })],
   rights: [
     allows(rule(["*"], ["*"], ["*"]), need("delete", "g", "things")),
     allows(rule(["get"], ["g"], ["*/status"]), need("get", "g", "things/status")),
@@ -131,6 +134,12 @@ def test_lines_are_plain_text(results: dict[str, Any]) -> None:
 
 def test_objects_are_shown_as_yaml_that_means_the_same(results: dict[str, Any]) -> None:
     assert results["yaml"] == 'a:\n  - 1\n  - b: "yes"\nc: {}\nd: "x: y"\ne: null'
+
+
+def test_texts_of_several_lines_are_shown_as_they_are_and_mean_the_same(results: dict[str, Any]) -> None:
+    texts, shown = results["texts"]
+    assert yaml.safe_load(shown) == {"all": texts, "one": {"two": texts[0]}}
+    assert '  two: |-\n    {\n      "a": 1\n    }' in shown
 
 
 def test_amounts_are_for_people(results: dict[str, Any]) -> None:
