@@ -21,7 +21,7 @@ _WORD = re.compile(r"\"([^\"]*)\"|`[^`]*`|\.\.\.|[\w.?]+(?: \?\? \"[^\"]*\")?")
 _PROGRAM = """
 globalThis.localStorage = { getItem: () => null, setItem: () => undefined };
 globalThis.navigator ??= { language: "en" };
-const { grantCommand, invokeCommand, listCommand, logsCommand, runCommand, stopCommand, verifyCommand, versionsCommand } = await import("./src/commands");
+const { execCommand, grantCommand, invokeCommand, listCommand, logsCommand, runCommand, stopCommand, verifyCommand, versionsCommand } = await import("./src/commands");
 const party = (domain, role, cpu, memory) => ({ domain, role, cpu, memory });
 const logs = { job: "j", party: "", task: "", source: "engine", since: "", grep: "", follow: false };
 console.log(JSON.stringify([
@@ -37,6 +37,7 @@ console.log(JSON.stringify([
   invokeCommand("score", "", "alice"),
   ...[[], [["v2", 100]], [["v2", 100], ["v1", 0]], [["v2", 0], ["v1", 100]], [["v2", 10], ["v1", 90]]].map((shares) => versionsCommand("score", "v2", shares.map(([name, percent]) => ({ name, percent })), "alice")),
   verifyCommand("alice"),
+  execCommand("alice", "psi-0", "engine", "sh -l", "alice"),
   stopCommand(["one"], "alice"),
   stopCommand(["one", "it's two"], "alice"),
 ]));

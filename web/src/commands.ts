@@ -80,6 +80,12 @@ export function verifyCommand(domain = session.value?.domain ?? ""): string {
   return `${coterie(["audit", "export", "--file", file], domain)} && coterie audit verify ${quoted(file)}`;
 }
 
+/** What a terminal in a container is. */
+export function execCommand(namespace: string, pod: string, container: string, command: string, domain?: string): string {
+  const words = command.split(/\s+/).filter(Boolean);
+  return [coterie(["exec", "-it", pod, "-n", namespace, ...option("-c", container)], domain), "--", ...words.map(quoted)].join(" ");
+}
+
 /** `action invoke`, with a body where one was written. */
 export function invokeCommand(action: string, body: string, domain?: string): string {
   return coterie(["action", "invoke", action, ...option("--body", body)], domain);

@@ -79,7 +79,7 @@ export function LogRequestCard({ request }: { request: LogRequestRow }) {
         <dd>{request.sources.join(", ")}</dd>
         {request.by ? (
           <>
-            <dt>{t("who")}</dt>
+            <dt>{t("person")}</dt>
             <dd>{request.by}</dd>
           </>
         ) : null}

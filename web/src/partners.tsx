@@ -5,7 +5,7 @@ import { ActionButton, AsCommand, Mark } from "./parts";
 import { KUSCIA } from "./rights";
 import { kube } from "./session";
 import { coterie, option } from "./commands";
-import { t, type Key } from "./text";
+import { locale, t, type Key } from "./text";
 
 const PATH = "/apis/kuscia.secretflow/v1alpha1/namespaces";
 const SOURCES = ["usage", "scheduler", "engine"];
@@ -47,7 +47,7 @@ function Partner({ share, data, task }: { share: PartnerShare; data: TimelineDat
       <Mark name={share.party} />
       <div>
         <div>
-          {t(LEVELS[share.level], { who: share.party })} {share.level === "shared" ? t("sharedLines", { n: share.lines, until: share.until ? new Date(share.until).toLocaleString() : "" }) : ""}
+          {t(LEVELS[share.level], { who: share.party })} {share.level === "shared" ? t("sharedLines", { n: share.lines, until: share.until ? new Date(share.until).toLocaleString(locale(), { dateStyle: "medium", timeStyle: "short" }) : "" }) : ""}
           {share.level === "state" && sent ? ` ${t("partnerAsked", { who: share.party })}` : ""}
         </div>
         {share.message && share.level !== "shared" ? <div class="message dim">{share.message}</div> : null}

@@ -1,6 +1,6 @@
 // Times for people: relative, with the exact one at hand.
 import { computed, signal } from "@preact/signals";
-import { language, t } from "./text";
+import { locale, t } from "./text";
 
 export const now = signal(Date.now());
 setInterval(() => {
@@ -23,7 +23,7 @@ export function ago(moment: string): string {
 /** In the time zone of the person, with the zone; for hints. */
 export function exact(moment: string): string {
   const time = new Date(moment);
-  return Number.isNaN(time.getTime()) ? moment : `${time.toLocaleString(language.value, { dateStyle: "medium", timeStyle: "long" })} (${moment})`;
+  return Number.isNaN(time.getTime()) ? moment : `${time.toLocaleString(locale(), { dateStyle: "medium", timeStyle: "long" })} (${moment})`;
 }
 
 /** From now on: days until something ends, negative when it has. */

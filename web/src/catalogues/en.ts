@@ -252,6 +252,7 @@ export const en = {
   party: "Party",
   perMinute: "{n} per minute",
   percentOfCalls: "{n} % of calls",
+  person: "Person",
   pick: "Pick (x)",
   picked: "{n} picked",
   planApproval: "Approval",

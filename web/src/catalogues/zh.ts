@@ -254,6 +254,7 @@ export const zh: Record<Key, string> = {
   party: "参与方",
   perMinute: "每分钟 {n} 次",
   percentOfCalls: "{n}% 的调用",
+  person: "操作者",
   pick: "选择（x）",
   picked: "已选 {n} 个",
   planApproval: "审批",

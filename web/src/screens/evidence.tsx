@@ -142,7 +142,7 @@ export function Evidence() {
                     <th>{t("kindOfEvent")}</th>
                     <th class="wide">{t("job")}</th>
                     <th class="wide">{t("parties")}</th>
-                    <th>{t("who")}</th>
+                    <th>{t("person")}</th>
                     <th>{t("about")}</th>
                   </tr>
                 </thead>
