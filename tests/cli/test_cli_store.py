@@ -6,6 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from coterie.cli import progress
 from coterie.kube.store import PutOp, SqliteStore
 from coterie.node import config
 
@@ -70,3 +73,19 @@ def test_what_is_wrong_is_said(cli: Any) -> None:
     assert cli("store", "backup", bad).code == 2
     (cli.folder / "no.backup").write_text("x")
     assert "no backup of a store" in cli("store", "restore", str(cli.folder / "no.backup"), bad).err
+
+
+def test_who_waits_for_a_large_store_sees_what_is_done(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a log, what takes longer than a second: here everything does."""
+    monkeypatch.setattr(progress, "_SLOW_SECONDS", 0.0)
+    file, backup = node(cli), str(cli.folder / "backup")
+    target = f"sqlite://{cli.folder}/new.db"
+    for words, told in (
+        (("check", str(file)), "reading its objects"),
+        (("backup", str(file), "--file", backup), f"{backup}: writing ..."),
+        (("restore", backup, target), "writing objects"),
+        (("migrate", str(file), target, "--replace"), "writing objects"),
+    ):
+        found = cli("store", *words)
+        assert found.code == 0 and told in found.err, words
+    assert cli("store", "check", str(file), "-o", "json").err == ""

@@ -11,15 +11,16 @@ import json
 import random
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from console_browser import ROOT, Complaints, new_page, running_browser, until_settled
-from console_scene import HEART, JOB, NOW, OWN, POD, Scene, actor_log, pod_log, scene
+from console_scene import GENE, HEART, JOB, NOW, OWN, POD, Scene, actor_log, ago, pod_log, scene, write_evidence
 
 from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
@@ -46,10 +47,14 @@ SCREENS = {
     "pod": f"/pods/{OWN}/{POD}",
     "functions": f"/functions?function={OWN}%2Fscore",
     "evidence": "/evidence",
+    "evidence-event": "/evidence?job=stroke-risk-w46&event=14",
 }
-PICTURED = tuple(name for name in SCREENS if name not in ("events", "yaml", "job-data"))
+NOT_PICTURED = ("events", "yaml", "job-data", "evidence-event")
+PICTURED = tuple(name for name in SCREENS if name not in NOT_PICTURED)
 THEMES = ("light", "dark")
 SIZE = {"width": 1280, "height": 800}
+TIMELINE = {"width": 1120, "height": 704}
+"""Of the picture that the README opens with: the screen `task`."""
 SETTLE_MILLISECONDS = 500
 MOST_BYTES = 2_500_000
 _QUALITY = 0.9
@@ -126,20 +131,34 @@ async def compose(shown: ShownScene) -> None:
     await page.get_by_role("button", name="Run", exact=True).wait_for()
 
 
+def witnessed(state: dict[str, Any]) -> dict[str, Any]:
+    """Partners are witnesses of the log; no node is there that could ask them."""
+    partners = [
+        {"partner": HEART, "policy": "require", "ours": 17, "at": ago(470), "theirs": 2_204, "problem": ""},
+        {"partner": GENE, "policy": "", "ours": 14, "at": ago(470), "theirs": 961, "problem": ""},
+    ]
+    return {**state, "partners": partners}
+
+
 async def no_terminal(*_: Any) -> Any:
     raise AssertionError("there is no container")
 
 
 @asynccontextmanager
-async def shown_scene(browser: Any) -> AsyncIterator[ShownScene]:
+async def shown_scene(browser: Any, *, size: Mapping[str, int] = SIZE, scale: float = 1.0) -> AsyncIterator[ShownScene]:
     """Somebody is logged in, and it is a quarter to ten for ever."""
     bound = socket.create_server(("127.0.0.1", 0))
-    settings = ConsoleSettings(OWN, "autonomy", "127.0.0.1", bound.getsockname()[1], Path("/nowhere/kubeconfig"))
-    async with scene() as made, TaskOwner("console") as owner:
+    async with scene() as made, TaskOwner("console") as owner, AsyncExitStack() as stack:
+        home = stack.enter_context(tempfile.TemporaryDirectory(prefix="console-", dir="/tmp"))
+        paths = await write_evidence(Path(home))
+        kubeconfig = paths.home / "kubeconfig"
+        settings = ConsoleSettings(OWN, "autonomy", "127.0.0.1", bound.getsockname()[1], kubeconfig)
         console = ConsoleServer(settings, made.client.transport, made.clock, owner, open_terminal=no_terminal)
         web = HttpServer(console.handle, problem_response=problem_response)
         await web.serve(bound)
-        context = await browser.new_context(viewport=SIZE, locale="en-GB", timezone_id="UTC", reduced_motion="reduce")
+        context = await browser.new_context(
+            viewport=size, device_scale_factor=scale, locale="en-GB", timezone_id="UTC", reduced_motion="reduce"
+        )
         page = await new_page(context)
         await page.clock.set_fixed_time(NOW)
         await page.route("**/views/activity*", lambda route: route.fulfill(json=activity(since(route.request.url))))
@@ -149,6 +168,11 @@ async def shown_scene(browser: Any) -> AsyncIterator[ShownScene]:
             "**/pods/score-*/log?*",
             lambda route: route.fulfill(body=actor_log(route.request.url), content_type="text/plain"),
         )
+
+        async def state(route: Any) -> None:
+            await route.fulfill(json=witnessed(await (await route.fetch()).json()))
+
+        await page.route("**/views/evidence/state", state)
         await page.route("**/actions/routes/*/*/check", lambda route: route.fulfill(json=route_check()))
         shown = ShownScene(page, console, settings.url, made)
         await page.goto(f"{settings.url}/#login={shown.new_code()}")
@@ -158,26 +182,37 @@ async def shown_scene(browser: Any) -> AsyncIterator[ShownScene]:
         await web.stop()
 
 
+async def _picture(shown: ShownScene, theme: str, encoder: Any) -> bytes:
+    """As WebP."""
+    await shown.theme(theme)
+    await shown.page.wait_for_timeout(SETTLE_MILLISECONDS / 2)
+    png = await shown.page.screenshot(animations="disabled", caret="hide")
+    return base64.b64decode(await encoder.evaluate(_WEBP, [base64.b64encode(png).decode(), _QUALITY]))
+
+
 async def write_pictures(folder: Path) -> list[str]:
     """Returns what is wrong."""
-    total = 0
-    async with running_browser() as browser, shown_scene(browser) as shown:
+    made: dict[str, bytes] = {}
+    async with running_browser() as browser:
         encoder = await (await browser.new_context()).new_page()
-        for name in PICTURED:
-            await shown.theme(THEMES[0])
-            await shown.go(SCREENS[name])
-            if name == "compose":
-                await compose(shown)
+        async with shown_scene(browser) as shown:
+            for name in PICTURED:
+                await shown.theme(THEMES[0])
+                await shown.go(SCREENS[name])
+                if name == "compose":
+                    await compose(shown)
+                await until_settled(shown.page, SETTLE_MILLISECONDS)
+                made |= {f"{name}-{theme}": await _picture(shown, theme, encoder) for theme in THEMES}
+            problems = list(shown.complaints.found)
+        async with shown_scene(browser, size=TIMELINE, scale=1.5) as shown:
+            await shown.go(SCREENS["task"])
             await until_settled(shown.page, SETTLE_MILLISECONDS)
-            for theme in THEMES:
-                await shown.theme(theme)
-                await shown.page.wait_for_timeout(SETTLE_MILLISECONDS / 2)
-                png = await shown.page.screenshot(animations="disabled", caret="hide")
-                webp = base64.b64decode(await encoder.evaluate(_WEBP, [base64.b64encode(png).decode(), _QUALITY]))
-                (folder / f"{name}-{theme}.webp").write_bytes(webp)
-                total += len(webp)
-        problems = list(shown.complaints.found)
-    print(json.dumps({"pictures": len(PICTURED) * len(THEMES), "bytes": total}))
+            made |= {f"timeline-{theme}": await _picture(shown, theme, encoder) for theme in THEMES}
+            problems += shown.complaints.found
+    for name, picture in made.items():
+        (folder / f"{name}.webp").write_bytes(picture)
+    total = sum(map(len, made.values()))
+    print(json.dumps({"pictures": len(made), "bytes": total}))
     return problems + ([f"{total} bytes are more than {MOST_BYTES}"] if total > MOST_BYTES else [])
 
 

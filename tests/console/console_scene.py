@@ -14,16 +14,19 @@ import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from coterie.base.clock import SystemClock
+from coterie.base.paths import DomainPaths
 from coterie.http.messages import UserInfo
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.apiserver.server import ApiServer, Settings
 from coterie.kube.client.client import Client
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.store.memory import MemoryStore
+from coterie.kuscia.api.evidence import EventRequest, EvidenceEvent
 from coterie.kuscia.api.functions.types import ACTION_GRANTS, ACTION_LABEL, ACTIONS, DEAD_LETTERS, TRIGGERS
 from coterie.kuscia.api.log_query import LogLine, LogPage, LogQuery
 from coterie.kuscia.api.task_usage import usage_line
@@ -32,7 +35,9 @@ from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, GATE
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS
 from coterie.kuscia.api.types.log_request import LOG_REQUESTS
 from coterie.kuscia.control.task_logs import ApiTaskLogs
+from coterie.kuscia.evidence.service import open_domain_log
 from coterie.kuscia.extensions.apiserver import KUSCIA
+from coterie.kuscia.identity import domain_identity
 
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 16, 9, 41, tzinfo=UTC)
@@ -68,9 +73,11 @@ class SceneClock(SystemClock):
 
 
 class Scene:
-    def __init__(self, client: Client, clock: SceneClock) -> None:
+    def __init__(self, client: Client, controllers: Client, clock: SceneClock) -> None:
         self.client = client
         self.clock = clock
+        self._controllers = controllers
+        """Write what a control plane finds out; what `client` answers to a job is recorded as the answer of a person."""
 
     async def add(
         self, kind: Kind[Object], obj: Object, status: Object | None = None, made: float = 7 * 86400
@@ -80,7 +87,9 @@ class Scene:
         created = await self.client.create(kind, obj)
         if status is not None:
             meta = obj["metadata"]
-            created = await self.client.patch_status(kind, meta["name"], meta.get("namespace"), {"status": status})
+            created = await self._controllers.patch_status(
+                kind, meta["name"], meta.get("namespace"), {"status": status}
+            )
         self.clock.moment = NOW
         return created
 
@@ -90,6 +99,7 @@ class Scene:
         await self._machines()
         await self._jobs()
         await self._functions()
+        await self._asked_for_logs()
 
     async def _functions(self) -> None:
         """A chain whose last step is at a partner, a nightly one that fails, and one that a partner may call."""
@@ -367,6 +377,54 @@ class Scene:
         meta = {"name": f"{JOB}-heart", "namespace": OWN}
         await self.add(LOG_REQUESTS.as_dynamic, {"metadata": meta, "spec": spec}, status, 60)
 
+    async def _asked_for_logs(self) -> None:
+        lines = tuple(f"{line.at} engine/{OWN} {line.text}" for line in engine_lines())[-5:]
+        text = "\n".join((*lines, f"{ago(8)} engine/{OWN} token=[redacted:names] renewed"))
+        spec = {"requester": HEART, "owner": OWN, "job": FAILED_JOB, "task": "train", "requestedBy": "dr.keller"}
+        spec |= {"reason": "training ended on your side; was it the memory again?", "sources": ["engine", "scheduler"]}
+        status = {"phase": "AwaitingApproval", "expireTime": (NOW + timedelta(hours=20)).strftime("%Y-%m-%dT%H:%M:%SZ")}
+        preview = {"text": text, "lines": 6, "redactions": 1, "digest": hashlib.sha256(text.encode()).hexdigest()}
+        meta = {"name": f"{FAILED_JOB}-k7x2m", "namespace": OWN}
+        await self.add(LOG_REQUESTS.as_dynamic, {"metadata": meta, "spec": spec}, status | {"preview": preview}, 4_000)
+
+
+# The evidence log.
+
+_EVENTS = (
+    (90_000, "policy.changed", {"partner": HEART, "verb": "update"}, {"person": "dr.weiss", "object_name": HEART}),
+    (88_000, "grant.made", {"partner": HEART, "grant": ("patients-heart-center", "5d")}, {"person": "dr.weiss", "tables": ("patients",)}),
+    (36_000, "checkpoint.cosigned", {"partner": HEART, "checkpoint": ("log", "3", "00")}, {}),
+    (30_010, "job.created", {"job": FAILED_JOB, "parties": (OWN, HEART)}, {"person": "scheduler"}),
+    (30_005, "job.approved", {"job": FAILED_JOB, "partner": HEART}, {}),
+    (30_000, "task.started", {"job": FAILED_JOB, "parties": (OWN, HEART)}, {"tables": ("patients",)}),
+    (29_400, "task.ended", {"job": FAILED_JOB, "parties": (OWN, HEART), "outcome": "Failed"}, {}),
+    (4_000, "logs.asked", {"job": FAILED_JOB, "partner": HEART}, {}),
+    (3_900, "grant.used", {"job": "common-patients-w46", "partner": HEART, "grant": ("patients-heart-center", "5d")}, {"tables": ("patients",)}),
+    (3_846, "task.ended", {"job": "common-patients-w46", "parties": (OWN, HEART), "outcome": "Succeeded"}, {}),
+    (540, "job.created", {"job": JOB, "parties": (OWN, HEART, GENE)}, {"person": "dr.weiss"}),
+    (538, "job.approved", {"job": JOB, "partner": HEART}, {}),
+    (537, "job.approved", {"job": JOB, "partner": GENE}, {}),
+    (534, "task.started", {"job": JOB, "parties": (OWN, HEART, GENE)}, {"tables": ("patients",)}),
+    (533, "grant.used", {"job": JOB, "partner": HEART, "grant": ("patients-heart-center", "5d")}, {"tables": ("patients",)}),
+    (470, "checkpoint.cosigned", {"partner": GENE, "checkpoint": ("log", "14", "00")}, {}),
+    (95, "grant.refused", {"job": "variant-frequency-2026", "partner": GENE, "reason": "columns"}, {"tables": ("admissions-2026",)}),
+)  # fmt: skip
+
+
+async def write_evidence(home: Path) -> DomainPaths:
+    """Keys and salts are new each time; what the screen shows of it is not."""
+    paths = DomainPaths.of(home, OWN).prepare()
+    domain_identity.ensure(paths, OWN, None, NOW)
+    clock = SceneClock()
+    clock.moment = NOW - timedelta(days=2)
+    log = await open_domain_log(paths, OWN, clock)
+    for seconds, kind, fields, values in _EVENTS:
+        clock.moment = NOW - timedelta(seconds=seconds)
+        await log.record_requests([EventRequest(event=EvidenceEvent(kind=kind, **fields), **values)])
+    await log.checkpoint()
+    await log.file.close()
+    return paths
+
 
 # Plain objects.
 
@@ -501,10 +559,12 @@ async def scene() -> AsyncIterator[Scene]:
     server = ApiServer(store, Settings(extensions=[KUSCIA]), clock)
     await server.start()
     client = Client(InProcessTransport(server.handle, UserInfo("admin", ("system:masters",))))
-    made = Scene(client, clock)
+    controllers = Client(InProcessTransport(server.handle, UserInfo("system:coterie-controllers", ("system:masters",))))
+    made = Scene(client, controllers, clock)
     await made.everything()
     with scene_logs():
         yield made
     await client.close()
+    await controllers.close()
     await server.stop()
     await store.close()

@@ -159,6 +159,37 @@ async def test_a_job_is_composed_and_a_partners_rejected(shown: Shown) -> None:
     assert job["status"]["partyTaskCreateStatus"]["theirs"][0]["message"] == "rejected: ask our lawyers first"
 
 
+async def test_a_partner_gets_the_log_lines_that_somebody_looked_at(shown: Shown) -> None:
+    page, client = shown.page, shown.client
+    asked = {"requester": "bob", "owner": "alice", "job": "j", "task": "psi", "reason": ATTACK}
+    preview = {"text": f"line one\n{ATTACK}", "lines": 2, "redactions": 3, "digest": "ab" * 32}
+    mirror = {"requester": "alice", "owner": "bob", "job": "k", "reason": "asked by us"}
+    for name, namespace, spec in (("theirs", "alice", asked), ("ours", "bob", mirror)):
+        await client.create(LOG_REQUESTS.as_dynamic, {"metadata": {"name": name, "namespace": namespace}, "spec": spec})
+        status = {"phase": "AwaitingApproval", "preview": preview}
+        await client.patch_status(LOG_REQUESTS.as_dynamic, name, namespace, {"status": status})
+    await shown.go("/")
+    await page.get_by_text("bob asks for log lines").wait_for()
+    await playwright.expect(page.locator(".rail .count")).to_have_text("1")
+    await shown.go("/approvals")
+    await page.get_by_text("bob asks for log lines of j/psi").wait_for()
+    assert await page.get_by_role("button", name="Send these lines").count() == 0, "not before they were seen"
+    assert await page.get_by_text("asked by us").count() == 0
+    await page.get_by_text("coterie logrequest preview theirs --domain alice").wait_for()
+    await page.get_by_role("button", name="See what would be sent").click()
+    await page.get_by_text("2 lines, 3 pieces cut out").wait_for()
+    await playwright.expect(page.locator("pre.text")).to_contain_text("<script>window.hacked=1</script>")
+    assert await page.evaluate("() => window.hacked") is None
+    assert await axe_violations(page) == []
+    await page.get_by_role("button", name="Send these lines").click()
+
+    async def approved() -> bool:
+        review = (await client.get(LOG_REQUESTS, "theirs", "alice")).spec.review
+        return review is not None and (review.decision, review.digest, review.by) == ("Approve", "ab" * 32, "admin")
+
+    await eventually(approved)
+
+
 async def test_a_table_is_granted_and_revoked(shown: Shown) -> None:
     page = shown.page
     await shown.go("/data")

@@ -21,7 +21,7 @@ _WORD = re.compile(r"\"([^\"]*)\"|`[^`]*`|\.\.\.|[\w.?]+(?: \?\? \"[^\"]*\")?")
 _PROGRAM = """
 globalThis.localStorage = { getItem: () => null, setItem: () => undefined };
 globalThis.navigator ??= { language: "en" };
-const { grantCommand, invokeCommand, listCommand, logsCommand, runCommand, stopCommand, versionsCommand } = await import("./src/commands");
+const { execCommand, grantCommand, invokeCommand, listCommand, logsCommand, runCommand, stopCommand, verifyCommand, versionsCommand } = await import("./src/commands");
 const party = (domain, role, cpu, memory) => ({ domain, role, cpu, memory });
 const logs = { job: "j", party: "", task: "", source: "engine", since: "", grep: "", follow: false };
 console.log(JSON.stringify([
@@ -36,6 +36,8 @@ console.log(JSON.stringify([
   invokeCommand("score", "it's [1, 2]", "alice"),
   invokeCommand("score", "", "alice"),
   ...[[], [["v2", 100]], [["v2", 100], ["v1", 0]], [["v2", 0], ["v1", 100]], [["v2", 10], ["v1", 90]]].map((shares) => versionsCommand("score", "v2", shares.map(([name, percent]) => ({ name, percent })), "alice")),
+  verifyCommand("alice"),
+  execCommand("alice", "psi-0", "engine", "sh -l", "alice"),
   stopCommand(["one"], "alice"),
   stopCommand(["one", "it's two"], "alice"),
 ]));
@@ -79,7 +81,7 @@ def test_commands_made_of_choices_can_be_read_as_a_shell_does(tmp_path: Path) ->
     options = ["--bundle", "--format=esm", "--platform=node", f"--outfile={bundle}", "--log-level=error"]
     subprocess.run([esbuild, *options], input=_PROGRAM, text=True, check=True, timeout=60, cwd=WEB)
     shown: list[str] = json.loads(subprocess.run([node, bundle], capture_output=True, check=True, timeout=60).stdout)
-    for command in shown[:-1]:
+    for command in " && ".join(shown[:-1]).split(" && "):
         words = shlex.split(command)
         assert words[0] == "coterie"
         read(words[1:])

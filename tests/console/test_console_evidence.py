@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import socket
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from console_browser import TIMEOUT, Complaints, new_page, running_browser
 from console_world import control_plane
 
@@ -25,7 +28,8 @@ from coterie.http.server import HttpServer
 from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kuscia.api import evidence
 from coterie.kuscia.api.evidence import EventRequest, EvidenceEvent
-from coterie.kuscia.evidence import tlog_proof, verification
+from coterie.kuscia.evidence import export, tlog_proof, verification
+from coterie.kuscia.evidence.local_log import LocalLog
 from coterie.kuscia.evidence.service import open_domain_log
 from coterie.kuscia.evidence.signed_notes import NoteKey
 from coterie.kuscia.identity import domain_identity
@@ -104,10 +108,45 @@ async def test_only_who_may_get_evidence_sees_it(tmp_path: Path) -> None:
         bound.close()
         page = EvidencePage(server, url)
         await page.log_in("stranger")
-        for path in ("", "/state", "/7", "/export"):
+        for path in ("", "/state", "/7", "/export", "/verify"):
             status, answer = await page.get(f"/views/evidence{path}")
             assert status == 403, path
             assert "evidence.coterie.io" in answer["message"]
+
+
+async def test_the_log_is_verified_and_what_was_changed_is_named(tmp_path: Path) -> None:
+    async with console(tmp_path) as (server, url, bound):
+        bound.close()
+        page = EvidencePage(server, url)
+        await page.log_in("anna")
+        status, found = await page.get("/views/evidence/verify")
+        assert status == 200 and found == {
+            "valid": True, "fault": "", "events": 121, "removed": 0, "size": 121, "cosigned": []
+        }  # fmt: skip
+        log = LocalLog.find(DomainPaths(tmp_path / "alice"))
+        with contextlib.closing(sqlite3.connect(log.reader.path, isolation_level=None)) as file:
+            file.execute("UPDATE leaves SET body = (SELECT body FROM leaves WHERE id = 8) WHERE id = 7")
+        _, found = await page.get("/views/evidence/verify")
+        assert found["valid"] is False and "event 7" in found["fault"]
+
+
+async def test_files_name_the_partners_that_cosigned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[object] = []
+
+    def exported(*_: object, witnesses: object = None, **__: object) -> list[bytes]:
+        given.append(witnesses)
+        return [b"file"]
+
+    monkeypatch.setattr(LocalLog, "witnesses", ["bob's log"])
+    for name in ("export_log", "export_events"):
+        monkeypatch.setattr(export, name, exported)
+    async with console(tmp_path) as (server, url, bound):
+        bound.close()
+        page = EvidencePage(server, url)
+        await page.log_in("anna")
+        for query in ("", "job=job-1"):
+            assert (await page.get("/views/evidence/export", query))[1]["content"] == "file"
+    assert given == [["bob's log"]] * 2, "as `coterie audit export` does"
 
 
 def verify_file(path: str) -> int:
@@ -132,6 +171,16 @@ async def test_the_screen_in_a_browser(tmp_path: Path) -> None:
         await page.click("tbody tr a >> nth=0")
         await page.wait_for_selector("text=c2sp.org/tlog-proof@v1")
         assert "event=120" in page.url and "job=job-1" in page.url
+        await page.click("text=Verify the log")
+        await page.wait_for_selector("text=121 events, none missing")
+        field = page.get_by_placeholder("Since")
+        await field.fill("yesterday")
+        await page.wait_for_selector(".bad.message")
+        assert await field.input_value() == "yesterday", "who mistypes can correct it"
+        assert {"400" in each for each in complaints.found} == {True}
+        complaints.found.clear()
+        await field.fill("")
+        await page.wait_for_selector(".bad.message", state="detached")
         async with page.expect_download() as waiting:
             await page.click("text=Download as a file")
         made = await (await waiting.value).path()

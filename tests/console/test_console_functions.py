@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 WEB = Path(__file__).parents[2] / "web"
 _PROGRAM = """
@@ -42,12 +43,33 @@ const need = (verb, group, resource) => ({ verb, group, resource, namespace: "al
 const rule = (verbs, apiGroups, resources, resourceNames) => ({ verbs, apiGroups, resources, ...(resourceNames ? { resourceNames } : {}) });
 const line = (second, text) => ({ at: at(second), label: "alice", text });
 const first = [line(1, "a"), line(2, "b")];
+const { default: dagre } = await import("@dagrejs/dagre");
+const { linesOf } = await import("./src/graph");
+const { hueOf } = await import("./src/parts");
+const { span: spanOf } = await import("./src/time");
+const { dashes } = await import("./src/usageplots");
+const layout = (rankdir) => {
+  const graph = new dagre.graphlib.Graph();
+  graph.setGraph({ rankdir, nodesep: 20, ranksep: 52 });
+  graph.setDefaultEdgeLabel(() => ({}));
+  for (const name of ["first", "between", "last"]) graph.setNode(name, { width: 200, height: 70 });
+  for (const [from, to] of [["first", "between"], ["between", "last"], ["first", "last"]]) graph.setEdge(from, to);
+  dagre.layout(graph);
+  const { x, y } = graph.node("between");
+  return { x, y, lines: Object.fromEntries(linesOf(graph, rankdir === "TB").map((line) => [`${line.from} ${line.to}`, line.path])) };
+};
+const TEXTS = ["{\\n  \\"a\\": 1\\n}", "ends\\nhere\\n", "a\\n\\n  b: c", " indented\\nfirst", "\\nempty first", "two\\n\\n", "tab\\there\\n", "\\u001b[31m\\nred", "one line", "---\\n- x", "# no comment\\n'x", "\\n", "a\\r\\nb"];
 const out = {
+  graphs: [layout("LR"), layout("TB")],
+  hues: ["alice", "bob", "carol", "alice", "dave", "eve", "frank"].map(hueOf),
+  dashes: [["a", ""], ["b", ""], ["a", "b"], ["a", "c"]].map(([party, peer]) => dashes({ party, peer }, ["a", "b", "c"]).length),
+  spans: [0.4, 9.97, 59.7, 119.6, 3599.6, 7199].map((seconds) => spanOf("2026-01-01T00:00:00Z", new Date(Date.parse("2026-01-01T00:00:00Z") + seconds * 1000).toISOString())),
   again: joined(first, [line(2, "b")]) === first,
   late: joined(first, [line(3, "d"), line(1, "c")]).map((each) => each.text),
   most: joined(first, Array.from({ length: 6000 }, (_, index) => ({ at: "", label: "", text: String(index) }))).length,
   plain: plainLine("\\u001b[31mred\\u001b[0m\\u001b]0;title\\u0007 <b>\\u0000"),
   yaml: yaml({ a: [1, { b: "yes" }], c: {}, d: "x: y", e: null }),
+  texts: [TEXTS, yaml({ all: TEXTS, one: { two: TEXTS[0] } })],
   rights: [
     allows(rule(["*"], ["*"], ["*"]), need("delete", "g", "things")),
     allows(rule(["get"], ["g"], ["*/status"]), need("get", "g", "things/status")),
@@ -112,6 +134,12 @@ def test_lines_are_plain_text(results: dict[str, Any]) -> None:
 
 def test_objects_are_shown_as_yaml_that_means_the_same(results: dict[str, Any]) -> None:
     assert results["yaml"] == 'a:\n  - 1\n  - b: "yes"\nc: {}\nd: "x: y"\ne: null'
+
+
+def test_texts_of_several_lines_are_shown_as_they_are_and_mean_the_same(results: dict[str, Any]) -> None:
+    texts, shown = results["texts"]
+    assert yaml.safe_load(shown) == {"all": texts, "one": {"two": texts[0]}}
+    assert '  two: |-\n    {\n      "a": 1\n    }' in shown
 
 
 def test_amounts_are_for_people(results: dict[str, Any]) -> None:
@@ -186,3 +214,22 @@ def test_c36_functions_triggers_and_partners_are_cards_of_one_graph(results: dic
     assert results["off"] == ["trigger alice/t-a"]
     assert results["conditions"] == ["waiting", "running", "preparing", "failed"]
     assert results["targets"] == ["alice/b", "bob/b"]
+
+
+def test_a_line_of_a_graph_goes_around_the_cards_that_it_passes(results: dict[str, Any]) -> None:
+    for graph, down in zip(results["graphs"], (False, True), strict=True):
+        past = [float(each) for each in re.findall(r"-?[\d.]+", graph["lines"]["first last"])]
+        points = [(y, x) if down else (x, y) for x, y in zip(past[::2], past[1::2], strict=True)]
+        middle, across, half, room = (graph["y"], graph["x"], 35, 100) if down else (graph["x"], graph["y"], 100, 35)
+        inside = [side for along, side in points if middle - half <= along <= middle + half]
+        assert len(inside) >= 2 and all(abs(side - across) > room for side in inside), graph
+        assert "L" not in graph["lines"]["first between"]
+
+
+def test_domains_have_tints_of_their_own_while_there_are_some_left(results: dict[str, Any]) -> None:
+    assert results["hues"][:6] == [0, 1, 2, 0, 3, 4] and results["hues"][6] in range(5)
+    assert results["dashes"] == [0, 2, 2, 2], "lines of one sender differ by their receivers"
+
+
+def test_times_are_rounded_once(results: dict[str, Any]) -> None:
+    assert results["spans"] == ["0.4 s", "10 s", "1 min 0 s", "2 min 0 s", "1 h 0 min", "2 h 0 min"]

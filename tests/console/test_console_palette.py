@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 STYLE = Path(__file__).parents[2] / "web" / "style.css"
+PARTS = STYLE.with_name("src") / "parts.tsx"
 STATES = ("succeeded", "running", "preparing", "failed", "approval", "waiting")
 TEXTS = ("text", "dim", "accent", *STATES)
 GROUNDS = ("bg", "panel")
@@ -84,6 +85,16 @@ def test_no_two_states_look_alike(theme: str, vision: str) -> None:
     pairs = itertools.combinations(STATES, 2)
     found = {(a, b): round(distance(colours[a], colours[b], vision), 1) for a, b in pairs}
     assert {pair: value for pair, value in found.items() if value < LEAST_DISTANCE[theme]} == {}
+
+
+def test_each_tint_of_a_party_is_there_wherever_it_is_used() -> None:
+    style = STYLE.read_text()
+    wanted = {str(hue) for hue in range(int(re.findall(r"HUES = (\d+)", PARTS.read_text())[0]))}
+    for used in (r"--party-(\d): light-dark", r"\.party-mark\[data-hue=\"(\d)\"\]", r"\.key-line\[data-hue=\"(\d)\"\]"):
+        assert set(re.findall(used, style)) == wanted, used
+    assert set(re.findall(r"var\(--([\w-]+)\)", style)) <= set(re.findall(r"--([\w-]+):", style)), (
+        "a colour that is none"
+    )
 
 
 def test_the_measures_themselves() -> None:

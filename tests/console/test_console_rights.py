@@ -76,6 +76,7 @@ ADDRESSES = (
     Address("GET", "/views/routes", "views/routes", LOOKS),
     Address("GET", "/views/evidence", "views/evidence/*", LOOKS),
     Address("GET", "/views/evidence/state", "views/evidence/*", LOOKS),
+    Address("GET", "/views/evidence/verify", "views/evidence/*", LOOKS),
     Address("GET", "/logs/jobs/mine", "logs/jobs/*", LOOKS),
     Address("POST", "/actions/routes/alice/bob/check", "actions/routes/*/*/check", LOOKS),
     Address("POST", "/actions/jobs/check", "actions/jobs/check", SESSIONS, COMPOSED),

@@ -4,6 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Help, helpShown, pressed } from "./help";
 import { AsCommand, Icon, Loading, Screen, useRows, type IconName } from "./parts";
 import { connected } from "./live";
+import { useLogRequests } from "./logrequests";
 import { address } from "./router";
 import { Approvals, WAITING } from "./screens/approvals";
 import { Jobs, type JobRow } from "./screens/jobs";
@@ -195,7 +196,7 @@ function skip(event: Event): void {
 
 function Waiting() {
   const rows = useRows<JobRow>(WAITING);
-  const n = rows.list.value.filter((job) => !job.ours).length;
+  const n = rows.list.value.filter((job) => !job.ours).length + useLogRequests().length;
   return n ? (
     <span class="count" aria-label={t("waitingCount", { n })}>
       {n}

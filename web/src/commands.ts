@@ -74,6 +74,18 @@ export function logsCommand(logs: LogWords, domain?: string): string {
   return coterie(["job", "logs", logs.job, ...words, logs.follow ? "-f" : ""], domain);
 }
 
+/** All of the evidence log as a file, checked as an auditor does. */
+export function verifyCommand(domain = session.value?.domain ?? ""): string {
+  const file = `${domain || "log"}.evidence`;
+  return `${coterie(["audit", "export", "--file", file], domain)} && coterie audit verify ${quoted(file)}`;
+}
+
+/** What a terminal in a container is. */
+export function execCommand(namespace: string, pod: string, container: string, command: string, domain?: string): string {
+  const words = command.split(/\s+/).filter(Boolean);
+  return [coterie(["exec", "-it", pod, "-n", namespace, ...option("-c", container)], domain), "--", ...words.map(quoted)].join(" ");
+}
+
 /** `action invoke`, with a body where one was written. */
 export function invokeCommand(action: string, body: string, domain?: string): string {
   return coterie(["action", "invoke", action, ...option("--body", body)], domain);

@@ -1,7 +1,7 @@
 // Triggers, functions and what they call, as a graph: also functions of partners, and partners who call ours.
 import dagre from "@dagrejs/dagre";
 import { useMemo } from "preact/hooks";
-import { clip, curve, type Box } from "./graph";
+import { clip, linesOf, type Box, type GraphLine } from "./graph";
 import { glyphs, type State } from "./states";
 import { t } from "./text";
 
@@ -35,24 +35,16 @@ export function FunctionGraph({ cards, chosen, open }: { cards: GraphCard[]; cho
   const shown = cards.slice(0, MOST);
   const down = matchMedia("(max-width: 720px)").matches;
   const shape = JSON.stringify([down, shown.map((card) => [card.id, card.kind, card.after])]);
-  const { at, width, height } = useMemo(() => layout(shown, down), [shape]);
+  const { at, lines, width, height } = useMemo(() => layout(shown, down), [shape]);
   return (
     <>
       <svg class={width <= WIDEST && !down ? "graph fit" : "graph"} role="group" aria-label={t("graph")} width={width} height={height} viewBox={`0 0 ${width} ${height}`}>
-        {shown.flatMap((card) =>
-          card.after.map((id) => {
-            const [from, to] = [at.get(id), at.get(card.id)];
-            if (!from || !to) return null;
-            const line = curve(from, to, down);
-            const off = shown.find((each) => each.id === id)?.off;
-            return (
-              <g data-off={off}>
-                <path class="edge" d={line.path} />
-                <polygon class="arrow" points={line.arrow} />
-              </g>
-            );
-          }),
-        )}
+        {lines.map((line) => (
+          <g data-off={shown.find((each) => each.id === line.from)?.off}>
+            <path class="edge" d={line.path} />
+            <polygon class="arrow" points={line.arrow} />
+          </g>
+        ))}
         {shown.map((card) => (
           <Card card={card} box={at.get(card.id) ?? { x: 0, y: 0, width: WIDTH, height: TALL }} chosen={card.kind === "function" && card.id === chosen} open={open} />
         ))}
@@ -62,7 +54,7 @@ export function FunctionGraph({ cards, chosen, open }: { cards: GraphCard[]; cho
   );
 }
 
-function layout(cards: GraphCard[], down: boolean): { at: Map<string, Box>; width: number; height: number } {
+function layout(cards: GraphCard[], down: boolean): { at: Map<string, Box>; lines: GraphLine[]; width: number; height: number } {
   const graph = new dagre.graphlib.Graph();
   graph.setGraph({ rankdir: down ? "TB" : "LR", nodesep: 16, ranksep: down ? 32 : 52, marginx: 4, marginy: 4 });
   graph.setDefaultEdgeLabel(() => ({}));
@@ -71,7 +63,7 @@ function layout(cards: GraphCard[], down: boolean): { at: Map<string, Box>; widt
   dagre.layout(graph);
   const size = graph.graph();
   const at = new Map(cards.map((card): [string, Box] => [card.id, graph.node(card.id) as Box]));
-  return { at, width: size.width ?? WIDTH, height: size.height ?? TALL };
+  return { at, lines: linesOf(graph, down), width: size.width ?? WIDTH, height: size.height ?? TALL };
 }
 
 function Card({ card, box, chosen, open }: { card: GraphCard; box: Box; chosen: boolean; open(id: string): void }) {

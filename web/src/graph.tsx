@@ -36,15 +36,12 @@ export default function Graph({ tasks, chosen, open }: { tasks: GraphTask[]; cho
   const place = (alias: string): { x: number; y: number } => graph.node(alias);
   return (
     <svg class={width <= WIDEST ? "graph fit" : "graph"} role="group" aria-label={t("graph")} width={width} height={height} viewBox={`0 0 ${width} ${height}`}>
-      {graph.edges().map((edge) => {
-        const line = curve({ ...place(edge.v), width: WIDTH, height: HEIGHT }, { ...place(edge.w), width: WIDTH, height: HEIGHT }, down);
-        return (
-          <>
-            <path class="edge" d={line.path} />
-            <polygon class="arrow" points={line.arrow} />
-          </>
-        );
-      })}
+      {linesOf(graph, down).map((line) => (
+        <>
+          <path class="edge" d={line.path} />
+          <polygon class="arrow" points={line.arrow} />
+        </>
+      ))}
       {shown.map((task) => (
         <Node task={task} at={place(task.alias)} chosen={task.alias === chosen} open={open} />
       ))}
@@ -110,16 +107,54 @@ export interface Box {
   height: number;
 }
 
-/** From the side of one card to that of the next, with an arrowhead. */
-export function curve(from: Box, to: Box, down: boolean): { path: string; arrow: string } {
-  if (down) {
-    const [y1, y2] = [from.y + from.height / 2, to.y - to.height / 2 - 6];
-    const bend = (y2 - y1) / 2;
-    return { path: `M${from.x} ${y1}C${from.x} ${y1 + bend} ${to.x} ${y2 - bend} ${to.x} ${y2}`, arrow: `${to.x},${y2 + 6} ${to.x - 4},${y2} ${to.x + 4},${y2}` };
+export interface GraphLine {
+  from: string;
+  to: string;
+  path: string;
+  arrow: string;
+}
+
+/** From the side of each card to that of the next, with an arrowhead; past the cards between them where the layout left room. */
+export function linesOf(graph: dagre.graphlib.Graph, down: boolean): GraphLine[] {
+  const columns = new Map<number, number>();
+  for (const name of graph.nodes()) {
+    const { x, y, width, height } = graph.node(name) as Box;
+    const middle = Math.round(down ? y : x);
+    columns.set(middle, Math.max(columns.get(middle) ?? 0, (down ? height : width) / 2));
   }
-  const [x1, x2] = [from.x + from.width / 2, to.x - to.width / 2 - 6];
-  const bend = Math.max(16, (x2 - x1) / 2);
-  return { path: `M${x1} ${from.y}C${x1 + bend} ${from.y} ${x2 - bend} ${to.y} ${x2} ${to.y}`, arrow: `${x2 + 6},${to.y} ${x2},${to.y - 4} ${x2},${to.y + 4}` };
+  return graph.edges().map((edge) => {
+    const { points } = graph.edge(edge) as { points: { x: number; y: number }[] };
+    const between = points.slice(1, -1).flatMap(({ x, y }) => {
+      const [along, across] = down ? [y, x] : [x, y];
+      const half = columns.get(Math.round(along));
+      return half === undefined ? [] : [{ along, across, half }];
+    });
+    return { from: edge.v, to: edge.w, ...line(graph.node(edge.v) as Box, graph.node(edge.w) as Box, between, down) };
+  });
+}
+
+const HEAD = 6;
+
+/** `between`: columns of cards that it passes, in their middle. */
+function line(from: Box, to: Box, between: { along: number; across: number; half: number }[], down: boolean): { path: string; arrow: string } {
+  const at = (along: number, across: number): string => (down ? `${across} ${along}` : `${along} ${across}`);
+  const [begin, end] = down ? [from.y + from.height / 2, to.y - to.height / 2 - HEAD] : [from.x + from.width / 2, to.x - to.width / 2 - HEAD];
+  const aim = down ? to.x : to.y;
+  let [along, across] = [begin, down ? from.x : from.y];
+  let path = `M${at(along, across)}`;
+  const bendTo = (next: number, side: number): void => {
+    const bend = Math.max(down ? 0 : 16, (next - along) / 2);
+    path += `C${at(along + bend, across)} ${at(next - bend, side)} ${at(next, side)}`;
+    [along, across] = [next, side];
+  };
+  for (const each of between) {
+    bendTo(each.along - each.half, each.across);
+    along = each.along + each.half;
+    path += `L${at(along, across)}`;
+  }
+  bendTo(end, aim);
+  const corners = [at(end + HEAD, aim), at(end, aim - 4), at(end, aim + 4)];
+  return { path, arrow: corners.map((corner) => corner.replace(" ", ",")).join(" ") };
 }
 
 function letter(name: string): string {

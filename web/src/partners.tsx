@@ -1,11 +1,11 @@
 // What partners show of their part of a job, and how they are asked for more.
 import { useState } from "preact/hooks";
 import type { PartnerShare, TimelineData } from "./jobview";
-import { ActionButton, Mark } from "./parts";
+import { ActionButton, AsCommand, Mark } from "./parts";
 import { KUSCIA } from "./rights";
 import { kube } from "./session";
 import { coterie, option } from "./commands";
-import { t, type Key } from "./text";
+import { locale, t, type Key } from "./text";
 
 const PATH = "/apis/kuscia.secretflow/v1alpha1/namespaces";
 const SOURCES = ["usage", "scheduler", "engine"];
@@ -47,15 +47,13 @@ function Partner({ share, data, task }: { share: PartnerShare; data: TimelineDat
       <Mark name={share.party} />
       <div>
         <div>
-          {t(LEVELS[share.level], { who: share.party })} {share.level === "shared" ? t("sharedLines", { n: share.lines, until: share.until ? new Date(share.until).toLocaleString() : "" }) : ""}
+          {t(LEVELS[share.level], { who: share.party })} {share.level === "shared" ? t("sharedLines", { n: share.lines, until: share.until ? new Date(share.until).toLocaleString(locale(), { dateStyle: "medium", timeStyle: "short" }) : "" }) : ""}
           {share.level === "state" && sent ? ` ${t("partnerAsked", { who: share.party })}` : ""}
         </div>
         {share.message && share.level !== "shared" ? <div class="message dim">{share.message}</div> : null}
-        {share.level === "shared" ? (
-          <code>coterie logrequest show {share.request}</code>
-        ) : share.level === "state" ? (
+        {share.level === "state" ? (
           <>
-            <code class="tl-command">{command}</code>
+            <AsCommand command={command} />
             {asking ? (
               <div class="decision">
                 <label class="grow">
@@ -72,7 +70,7 @@ function Partner({ share, data, task }: { share: PartnerShare; data: TimelineDat
             ) : null}
           </>
         ) : (
-          <code>coterie logrequest show {share.request}</code>
+          <AsCommand command={coterie(["logrequest", "show", share.request])} />
         )}
         {problem ? (
           <p class="bad message" role="alert">

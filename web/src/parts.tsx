@@ -46,10 +46,27 @@ export function Phase({ phase }: { phase: string }) {
   );
 }
 
-const HUES = 6;
+/** As many as the style sheet has (`--party-0` and on). */
+const HUES = 5;
+const hues = keptHues();
 
+function keptHues(): Map<string, number> {
+  try {
+    const kept = JSON.parse(localStorage.getItem("hues") ?? "[]") as unknown;
+    return new Map(Array.isArray(kept) ? kept.slice(0, HUES).map((name, hue): [string, number] => [String(name), hue]) : []);
+  } catch {
+    return new Map();
+  }
+}
+
+/** The first domains that this browser shows have a tint each, and keep it; others share these. */
 export function hueOf(party: string): number {
-  return ((party.codePointAt(0) ?? 0) + 5) % HUES;
+  const found = hues.get(party);
+  if (found !== undefined) return found;
+  if (hues.size >= HUES) return [...party].reduce((sum, letter) => sum + (letter.codePointAt(0) ?? 0), 0) % HUES;
+  hues.set(party, hues.size);
+  localStorage.setItem("hues", JSON.stringify([...hues.keys()]));
+  return hues.size - 1;
 }
 
 /** A letter for a domain, always with the same tint; no tint is the colour of a state. */

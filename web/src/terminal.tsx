@@ -4,6 +4,8 @@ import { FitAddon } from "@xterm/addon-fit";
 import { Terminal } from "@xterm/xterm";
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { execCommand } from "./commands";
+import { AsCommand } from "./parts";
 import { begin, session } from "./session";
 import { choose, language, t } from "./text";
 import { applyTheme } from "./theme";
@@ -56,6 +58,7 @@ function Page() {
           </span>
         ) : null}
       </form>
+      <AsCommand command={execCommand(namespace, pod, container, command)} />
       {opened ? <Shell key={opened} command={command} ended={setEnded} /> : null}
     </main>
   );

@@ -23,6 +23,11 @@ export function choose(next: Language): void {
   document.documentElement.lang = next;
 }
 
+/** For dates: as the person writes the chosen language. */
+export function locale(): string {
+  return navigator.language.startsWith(language.value) ? navigator.language : language.value;
+}
+
 export function t(key: Key, values: Record<string, string | number> = {}): string {
   return catalogues[language.value][key].replace(/\{(\w+)\}/g, (whole, name: string) => String(values[name] ?? whole));
 }

@@ -1,6 +1,6 @@
 // Times for people: relative, with the exact one at hand.
 import { computed, signal } from "@preact/signals";
-import { language, t } from "./text";
+import { locale, t } from "./text";
 
 export const now = signal(Date.now());
 setInterval(() => {
@@ -23,7 +23,7 @@ export function ago(moment: string): string {
 /** In the time zone of the person, with the zone; for hints. */
 export function exact(moment: string): string {
   const time = new Date(moment);
-  return Number.isNaN(time.getTime()) ? moment : `${time.toLocaleString(language.value, { dateStyle: "medium", timeStyle: "long" })} (${moment})`;
+  return Number.isNaN(time.getTime()) ? moment : `${time.toLocaleString(locale(), { dateStyle: "medium", timeStyle: "long" })} (${moment})`;
 }
 
 /** From now on: days until something ends, negative when it has. */
@@ -40,7 +40,10 @@ export function left(moment: string): string {
 export function span(from: string, to: string): string {
   const seconds = ((to ? Date.parse(to) : now.value) - Date.parse(from)) / 1000;
   if (Number.isNaN(seconds)) return "";
-  if (seconds < 60) return `${Math.max(0, seconds).toFixed(seconds < 10 ? 1 : 0)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
-  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+  if (seconds < 9.95) return `${Math.max(0, seconds).toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  const minutes = Math.round(whole / 60);
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }

@@ -8,7 +8,7 @@ import { AskPartners } from "./partners";
 import { Mark } from "./parts";
 import { address, setQuery } from "./router";
 import { glyphs, stateOf, words, type State } from "./states";
-import { t, type Key } from "./text";
+import { locale, t, type Key } from "./text";
 import { chosenRows, duration, extent, longestGap, moved, placed, shares, tickLabel, ticks, zoomed, type AttemptWindow, type Placed, type Range, type Span, type TimelineRow } from "./timelayout";
 import type { PlotsProps } from "./usageplots";
 
@@ -453,11 +453,11 @@ function shortPod(row: TimelineRow): string {
 }
 
 function clock(at: number): string {
-  return new Date(at * 1000).toLocaleString([], { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+  return new Date(at * 1000).toLocaleString(locale(), { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 }
 
 function time(at: number): string {
-  return new Date(at * 1000).toLocaleTimeString([], { hour12: false });
+  return new Date(at * 1000).toLocaleTimeString(locale(), { hourCycle: "h23" });
 }
 
 function summary(head: TimelineRow, rows: TimelineRow[]): string {

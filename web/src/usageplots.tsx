@@ -54,11 +54,13 @@ export default function Plots({ usage, range, origin, parties, pointed, point }:
         .map((plot) => (
           <div class="tl-row tl-plot">
             <div class="tl-label tl-plot-label">
-              <b>{t(plot.title)}</b>
+              <span>
+                <b>{t(plot.title)}</b> <Highest pointed={pointed} />
+              </span>
               {grouped(plot.curves)
                 .slice(0, 6)
                 .map((curves) => (
-                  <Value curves={curves} plot={plot} pointed={pointed} />
+                  <Value curves={curves} plot={plot} parties={parties} pointed={pointed} />
                 ))}
             </div>
             <div class="tl-track">
@@ -72,7 +74,7 @@ export default function Plots({ usage, range, origin, parties, pointed, point }:
 }
 
 /** Of a party, or a direction of a link: at the moment under the pointer all of it together, else the highest. */
-function Value({ curves, plot, pointed }: { curves: Curve[]; plot: Plot; pointed: Signal<number | null> }) {
+function Value({ curves, plot, parties, pointed }: { curves: Curve[]; plot: Plot; parties: string[]; pointed: Signal<number | null> }) {
   const at = pointed.value;
   const { party = "", peer = "" } = curves[0] ?? {};
   const now = at === null ? [] : curves.map((curve) => valueAt(curve.points, at, OLDEST)).filter((value) => value !== null);
@@ -86,10 +88,17 @@ function Value({ curves, plot, pointed }: { curves: Curve[]; plot: Plot; pointed
           <Mark name={peer} />
         </>
       ) : null}
+      <svg class="key-line" data-hue={hueOf(party)} viewBox="0 0 28 10" aria-hidden="true">
+        <path d="M0 5H28" stroke-width={1.75} stroke-dasharray={dashes({ party, peer }, parties).join(" ")} />
+      </svg>
       <span>{value === null ? "–" : plot.shown(value)}</span>
-      {at === null ? <span class="dim">{t("highest")}</span> : null}
     </span>
   );
+}
+
+/** What the figures are while the pointer is elsewhere. */
+function Highest({ pointed }: { pointed: Signal<number | null> }) {
+  return pointed.value === null ? <span class="dim">{t("highest")}</span> : null;
 }
 
 /** By party and peer. */
@@ -171,7 +180,7 @@ function Canvas({ plot, range, origin, parties }: { plot: Plot; range: Range; or
           {},
           ...plot.curves.map((curve) => {
             const stroke = colour(`--party-${hueOf(curve.party)}`);
-            return { stroke, width: 1.75, fill: stroke.replace("rgb(", "rgba(").replace(")", ", 0.10)"), spanGaps: true, points: { show: false }, dash: dashes(parties.indexOf(curve.party)) };
+            return { stroke, width: 1.75, fill: stroke.replace("rgb(", "rgba(").replace(")", ", 0.10)"), spanGaps: true, points: { show: false }, dash: dashes(curve, parties) };
           }),
         ],
         hooks: { drawClear: [(u) => grid(u, line, dim, font, drawn.current)] },
@@ -194,8 +203,9 @@ function Canvas({ plot, range, origin, parties }: { plot: Plot; range: Range; or
   return <div ref={box} class="tl-canvas" role="img" aria-label={`${t(plot.title)}: ${t("seeTable")}`} />;
 }
 
-function dashes(party: number): number[] {
-  return [[], [6, 4], [2, 3], [10, 4], [6, 3, 2, 3], [1, 4]][Math.max(0, party) % 6] ?? [];
+/** Colours tell who uses or sends; of a link, dashes tell to whom. */
+export function dashes(curve: Pick<Curve, "party" | "peer">, parties: string[]): number[] {
+  return [[], [6, 4], [2, 3], [10, 4], [6, 3, 2, 3], [1, 4]][Math.max(0, parties.indexOf(curve.peer || curve.party)) % 6] ?? [];
 }
 
 function dataOf(curves: Curve[]): uPlot.AlignedData {

@@ -23,7 +23,16 @@ function isBlock(value: unknown): boolean {
 }
 
 function nested(value: unknown, indent: string): string {
+  if (typeof value === "string" && isLines(value)) {
+    const lines = value.replace(/\n$/, "").split("\n");
+    return [value.endsWith("\n") ? "|" : "|-", ...lines.map((line) => (line ? indent + line : ""))].join("\n");
+  }
   return isBlock(value) ? yaml(value, indent) : yaml(value);
+}
+
+/** Text that YAML can have as it is, line by line. */
+function isLines(text: string): boolean {
+  return /^[^ \n][^]*\n/.test(text) && !text.endsWith("\n\n") && !/[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]/.test(text);
 }
 
 function plain(text: string): string {

@@ -14,6 +14,7 @@ from coterie.base.paths import DomainPaths
 from coterie.cli import arguments as options
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.progress import working
 from coterie.http.plain_client import NotConnected
 from coterie.kuscia.api import evidence
 from coterie.kuscia.api.evidence import EvidenceError
@@ -126,7 +127,8 @@ def failures() -> Iterator[None]:
 
 def written(file: str, app: App, lines: Iterator[bytes], hint: str = "") -> int:
     path = Path(file)
-    size = write_file(path, lines)
+    with working(app, str(path), "writing", done="written"):
+        size = write_file(path, lines)
     app.say(f"{path}: {size} bytes. Check it with `coterie audit verify {path}{hint}`")
     return 0
 

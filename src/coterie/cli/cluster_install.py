@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import orjson
 
 from coterie.cli.app import CliError
+from coterie.cli.progress import working
 from coterie.cli.session import CliSession
 from coterie.kube.api.errors import ApiError, Conflict, NotFound
 from coterie.kube.api.meta import Object
@@ -92,7 +93,7 @@ async def _until_gone(session: CliSession, things: Sequence[Object], seconds: fl
                 left.remove(each)
         return not left
 
-    if await _within(seconds, none_left):
+    if await _within(session, "the cluster", "removing namespaces and kinds", seconds, none_left):
         return 0
     session.app.warn(f"Still being deleted after {seconds:.0f} s: {', '.join(_shown(each) for each in left)}")
     return 1
@@ -135,16 +136,26 @@ async def _until_established(session: CliSession, wanted: Sequence[Object]) -> N
             conditions = (found.get("status") or {}).get("conditions") or ()
             return any((one["type"], one["status"]) == ("Established", "True") for one in conditions)
 
-        if not await _within(_ESTABLISHED_SECONDS, served):
+        if not await _within(session, name, "waiting until it is served", _ESTABLISHED_SECONDS, served):
             raise CliError(f"Error: {name} is not served after {_ESTABLISHED_SECONDS:.0f} s; ask the cluster why")
 
 
-async def _within(seconds: float, done: Callable[[], Awaitable[bool]]) -> bool:
+class _TooLong(Exception):
+    """What was waited for did not become so."""
+
+
+async def _within(
+    session: CliSession, what: str, state: str, seconds: float, done: Callable[[], Awaitable[bool]]
+) -> bool:
     end = time.monotonic() + seconds
-    while not await done():
-        if time.monotonic() > end:
-            return False
-        await asyncio.sleep(_PAUSE)
+    try:
+        with working(session.app, what, state):
+            while not await done():
+                if time.monotonic() > end:
+                    raise _TooLong
+                await asyncio.sleep(_PAUSE)
+    except _TooLong:
+        return False
     return True
 
 
@@ -172,7 +183,7 @@ async def _remove_objects(session: CliSession, seconds: float) -> None:
         async def gone(group: Sequence[Resource] = group) -> bool:
             return not any([await _list(session, each) for each in group])
 
-        if await _within(seconds, gone):
+        if await _within(session, f"{count} objects", "waiting until controllers have cleaned up", seconds, gone):
             session.app.say(f"{count} objects deleted")
             continue
         freed = await _take_finalizers_off(session, group)
@@ -180,7 +191,7 @@ async def _remove_objects(session: CliSession, seconds: float) -> None:
             f"{freed} objects had finalizers that no controller took off within {seconds:.0f} s: they were taken off; "
             "look for pods and services of their tasks in the namespaces of domains"
         )
-        await _within(seconds, gone)
+        await _within(session, f"{freed} objects", "being deleted", seconds, gone)
 
 
 async def _delete_all(session: CliSession, kinds: Sequence[Resource]) -> int:

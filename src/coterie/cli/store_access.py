@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from coterie.base.store_address import StoreAddress, StoreAddressError, parse_store_address
 from coterie.cli import arguments as options
-from coterie.cli.app import CliError, UsageError
+from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.progress import working
 from coterie.kube.store.protocol import StoreError
 from coterie.kuscia.api.definitions import crds
 from coterie.node import config
@@ -46,8 +47,10 @@ def taken_from_kine() -> frozenset[str]:
     return frozenset(f"{group}/{plural}" for plural, _, group in own if group == crds.GROUP).union(core)
 
 
-def run_store(work: Coroutine[Any, Any, T]) -> T:
+def run_store(app: App, address: StoreAddress, state: str, work: Coroutine[Any, Any, T], *, quiet: bool = False) -> T:
+    """`state`: what is done to the store, for who waits."""
     try:
-        return asyncio.run(work)
+        with working(app, address.label, state, quiet=quiet):
+            return asyncio.run(work)
     except StoreError as problem:
         raise CliError(str(problem)) from problem

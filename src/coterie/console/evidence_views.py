@@ -19,15 +19,19 @@ from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.client import Client
 from coterie.kuscia.api.evidence import EvidenceError
 from coterie.kuscia.api.log_query import LogQueryRefused, moment
-from coterie.kuscia.evidence import export, listing
+from coterie.kuscia.evidence import export, listing, verification
 from coterie.kuscia.evidence.listing import EventFilter, ShownEvent
 from coterie.kuscia.evidence.local_log import LocalLog, NoSuchLog, log_numbers
 from coterie.kuscia.evidence.signed_notes import NoteError, SignedNote
+from coterie.kuscia.evidence.verification import LogReport
+from coterie.kuscia.evidence.witness import witness_key
 from coterie.kuscia.evidence.witnesses import WITNESS_PATH, WitnessCall
 
 _REVIEWS: Final = Kind.dynamic(builtin("selfsubjectaccessreviews", "authorization.k8s.io"))
 _PAGE: Final = 100
 LONGEST_EXPORT: Final = 16 << 20
+MOST_VERIFIED: Final = 500_000
+"""Events: some ten seconds of this process."""
 LONGEST: Final = 1 << 20
 """Of one text: a proof, a checkpoint."""
 
@@ -45,6 +49,8 @@ async def evidence_view(
                 return await _state(paths)
             case ("export",):
                 return await _export(paths, params, now)
+            case ("verify",):
+                return await _verify(paths)
             case (index,) if index.isdecimal():
                 return await _event(paths, int(index))
     except NoSuchLog:
@@ -154,9 +160,9 @@ async def _export(paths: DomainPaths, params: Mapping[str, Sequence[str]], now: 
         found, size = [], 0
         header = log.header(whole=chosen.empty)
         written = (
-            export.export_log(log.reader, header)
+            export.export_log(log.reader, header, witnesses=log.witnesses)
             if chosen.empty
-            else export.export_events(log.reader, header, chosen.matches)
+            else export.export_events(log.reader, header, chosen.matches, witnesses=log.witnesses)
         )
         for each in written:
             found.append(each)
@@ -168,6 +174,35 @@ async def _export(paths: DomainPaths, params: Mapping[str, Sequence[str]], now: 
         return b"".join(found).decode()
 
     return {"file": f"{log.domain}.{log.number}.evidence", "content": await asyncio.to_thread(lines)}
+
+
+async def _verify(paths: DomainPaths) -> Object:
+    """All of the newest log, as `coterie audit verify` checks its file. Partners count with the keys that our node knows."""
+    log = LocalLog.find(paths)
+    if await asyncio.to_thread(lambda: log.reader.size) > MOST_VERIFIED:
+        raise HttpProblem(
+            413, "TooLarge", f"the log has more than {MOST_VERIFIED} events: export it, and use `coterie audit verify`"
+        )
+
+    def checked() -> LogReport:
+        witnesses = log.witnesses
+        lines = export.export_log(log.reader, log.header(whole=True), witnesses=witnesses)
+        keys = [witness_key(each.key) for each in witnesses]
+        return verification.verify(verification.streamed(lines), witnesses=keys)
+
+    try:
+        await log.sign()
+        report = await asyncio.to_thread(checked)
+    except EvidenceError as problem:  # also found by who signs: then nothing is signed
+        return {"valid": False, "fault": text(str(problem)), "events": 0, "removed": 0, "size": 0, "cosigned": []}
+    return {
+        "valid": report.ok,
+        "fault": text(str(report.fault or "")),
+        "events": report.events,
+        "removed": report.removed,
+        "size": report.heads[-1].checkpoint.size if report.heads else 0,
+        "cosigned": sorted({text(name) for head in report.heads for name in head.cosigned})[:_PAGE],
+    }
 
 
 def _row(shown: ShownEvent) -> dict[str, Any]:

@@ -315,6 +315,25 @@ def _use(record: Mapping[str, Any]) -> Row:
     }
 
 
+def _log_request(obj: Object) -> Row:
+    """Without the lines: the page asks for these when somebody wants to see them."""
+    spec, status = obj.get("spec") or {}, _status(obj)
+    preview = status.get("preview") or {}
+    return {
+        "phase": text(status.get("phase")) or "Pending",
+        "message": text(status.get("message")),
+        "requester": name(spec.get("requester")),
+        "owner": name(spec.get("owner")),
+        "job": text(spec.get("job")),
+        "task": text(spec.get("task")),
+        "sources": [name(each) for each in (spec.get("sources") or ("engine",))[:8]],
+        "reason": text(spec.get("reason"), 1000),
+        "by": text(spec.get("requestedBy")),
+        "until": text(status.get("expireTime")),
+        "digest": name(preview.get("digest")),
+    }
+
+
 def _event(obj: Object) -> Row:
     about = obj.get("involvedObject") or {}
     return {
@@ -459,6 +478,7 @@ _ROWS: Final[Mapping[str, Callable[[Object], Row]]] = {
     "gateways": _gateway,
     "domaindatas": _data,
     "domaindatagrants": _grant,
+    "logrequests": _log_request,
     "events": _event,
     "appimages": _image,
     "actions": _action,

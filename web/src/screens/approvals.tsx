@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import { coterie } from "../commands";
 import { ActionButton, AsCommand, Callout, Empty, Screen, Time, useRows } from "../parts";
+import { LogRequestCard, useLogRequests } from "../logrequests";
 import { KUSCIA } from "../rights";
 import { send } from "../session";
 import { t } from "../text";
@@ -21,14 +22,18 @@ export function Approvals() {
     .sort((a, b) => ((a.decidedAt ?? a.at) < (b.decidedAt ?? b.at) ? 1 : -1))
     .slice(0, DECIDED_SHOWN);
   const first = waiting[0];
+  const asked = useLogRequests();
   return (
     <Screen title={t("approvals")} command={coterie(first ? ["policy", "explain", `job/${first.name}`] : ["job", "ls", "--phase", "AwaitingApproval"])}>
       <div class="body">
         {jobs.problem.value ? <p class="bad message">{jobs.problem.value}</p> : null}
         <section class="section inbox">
-          {jobs.ready.value && waiting.length === 0 ? <Empty icon="approvals" title={t("nothingToApprove")} text={t("policyDecides")} command={coterie(["policy", "ls"])} /> : null}
+          {jobs.ready.value && waiting.length + asked.length === 0 ? <Empty icon="approvals" title={t("nothingToApprove")} text={t("policyDecides")} command={coterie(["policy", "ls"])} /> : null}
           {waiting.map((job) => (
             <Request key={job.id} job={job} />
+          ))}
+          {asked.map((request) => (
+            <LogRequestCard key={request.id} request={request} />
           ))}
         </section>
         {theirs.length ? (

@@ -117,7 +117,7 @@ export function Compose() {
               ))}
             </select>
           </label>
-          <label>
+          <label class="double">
             <span>{t("name")}</span>
             <input
               value={name}

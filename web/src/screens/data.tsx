@@ -347,7 +347,7 @@ function NewGrant({ table, partners, failed }: { table: DataRow; partners: strin
             ))}
           </select>
         </label>
-        <fieldset>
+        <fieldset class="full">
           <legend>{columns.length ? t("columnsOf", { n: columns.length }) : t("allColumns")}</legend>
           {table.columns.map((column) => (
             <label class="check">

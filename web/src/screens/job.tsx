@@ -129,7 +129,7 @@ function Strip({ job, view }: { job: Job; view: JobView | null }) {
   const tasks = job.spec.tasks ?? [];
   const parties = [...new Set(tasks.flatMap((task) => (task.parties ?? []).map((party) => party.domainID)))].sort();
   const answers = Object.entries(job.status?.approveStatus ?? {});
-  const records = Object.values(job.status?.approvalRecords ?? {});
+  const records = job.status?.approvalRecords ?? {};
   const began = job.status?.startTime ?? "";
   return (
     <dl class="strip">
@@ -173,15 +173,14 @@ function Strip({ job, view }: { job: Job; view: JobView | null }) {
             {answers.map(([party, answer]) => (
               <span>
                 {answer === "JobAccepted" ? "✔" : "✘"} {party}
+                {records[party]?.by ? (
+                  <span class="dim">
+                    {" "}
+                    {t("decidedHere", { who: records[party]?.by ?? "" })} <Time at={records[party]?.at ?? ""} />
+                  </span>
+                ) : null}
               </span>
             ))}
-            {records.map((record) =>
-              record.by ? (
-                <span class="dim">
-                  {t("decidedHere", { who: record.by })} <Time at={record.at ?? ""} />
-                </span>
-              ) : null,
-            )}
           </dd>
         </div>
       ) : null}

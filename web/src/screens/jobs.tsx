@@ -105,7 +105,7 @@ export function Jobs() {
   const shown = sorted(filter ? all.filter(matching(filter)) : all, by);
   const picked = all.filter((job) => ids.has(job.id));
   const columns: Column<JobRow>[] = [
-    { title: t("name"), key: "name", width: "minmax(112px, 300px)", small: "minmax(0, 1fr)", cell: (job) => <span class="mono" title={job.name}>{job.name}</span> },
+    { title: t("name"), key: "name", width: "clamp(112px, 19vw, 480px)", small: "minmax(0, 1fr)", cell: (job) => <span class="mono" title={job.name}>{job.name}</span> },
     { title: t("state"), key: "state", width: "120px", small: "112px", cell: (job) => <Phase phase={job.phase} /> },
     { title: t("progress"), width: "100px", wide: true, cell: (job) => <Share done={share(job, reports)} all={1} state={stateOf(job.phase)} shown={percent(share(job, reports))} hint={t("tasksDone", { n: job.done, all: job.tasks })} /> },
     { title: t("parties"), width: "80px", wide: true, cell: (job) => <Parties names={job.parties} /> },

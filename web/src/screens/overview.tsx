@@ -5,6 +5,7 @@ import { bytes, cores } from "../amounts";
 import { coterie } from "../commands";
 import { AsCommand, Empty, Parties, Phase, Screen, Share, Sparkline, Time, useRows } from "../parts";
 import type { Row } from "../live";
+import { useLogRequests } from "../logrequests";
 import { JOBS, type JobRow } from "./jobs";
 import { send } from "../session";
 import { stateOf } from "../states";
@@ -28,6 +29,7 @@ export function Overview() {
   const jobs = useRows<JobRow>(JOBS);
   const routes = useRows<RouteRow>({ resource: "clusterdomainroutes", group: "kuscia.secretflow", version: "v1alpha1" });
   const points = useActivity();
+  const asked = useLogRequests();
   const all = jobs.list.value;
   const waiting = all.filter((job) => job.phase === "AwaitingApproval" && !job.ours);
   const failed = all.filter((job) => job.phase === "Failed" && recent(job.ended || job.at));
@@ -53,12 +55,15 @@ export function Overview() {
           <div>
             <section class="section">
               <h2>{t("needsMe")}</h2>
-              {jobs.ready.value && waiting.length + failed.length + down.length === 0 ? (
+              {jobs.ready.value && waiting.length + asked.length + failed.length + down.length === 0 ? (
                 <p class="dim">✔ {t("nothingNeedsMe")}</p>
               ) : (
                 <div class="items">
                   {waiting.map((job) => (
                     <Item href="/approvals" phase={job.phase} name={job.name} about={t("asksYou", { who: job.initiator })} parties={job.parties} last={<Time at={job.at} />} />
+                  ))}
+                  {asked.map((request) => (
+                    <Item href="/approvals" phase={request.phase} name={request.job} about={t("asksForLines", { who: request.requester, reason: request.reason })} parties={[request.requester]} last={<Time at={request.at} />} />
                   ))}
                   {down.map((route) => (
                     <Item href={`/network?route=${encodeURIComponent(route.name)}`} phase="RouteDown" name={`${route.source} → ${route.destination}`} about={route.message} parties={[]} last={<Time at={route.since} />} />

@@ -12,6 +12,7 @@ from coterie.cli import audit_log
 from coterie.cli.app import App
 from coterie.cli.commands.audit_verify import report_json, trusted_keys
 from coterie.cli.output import as_text
+from coterie.cli.progress import working
 from coterie.kuscia.api.log_query import printable
 from coterie.kuscia.evidence import comparison
 
@@ -37,7 +38,8 @@ def arguments(parser: options.Parser) -> None:
 def run(args: argparse.Namespace, app: App) -> int:
     with audit_log.failures():
         first, second = (partial(_opened, path) for path in (args.first, args.second))
-        report = comparison.compare(first, second, trusted=trusted_keys(args.trust))
+        with working(app, "both logs", "comparing", done="compared", quiet=args.output != "table"):
+            report = comparison.compare(first, second, trusted=trusted_keys(args.trust))
     if args.output != "table":
         content = {
             "same": report.ok,

@@ -9,6 +9,7 @@ from pathlib import Path
 from coterie.cli import arguments as options
 from coterie.cli import audit_log
 from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.progress import working
 from coterie.kuscia.evidence import event_formats, export, listing
 from coterie.kuscia.evidence.local_log import LocalLog
 
@@ -72,8 +73,9 @@ def run(args: argparse.Namespace, app: App) -> int:
 
 
 def _export_rows(args: argparse.Namespace, app: App, log: LocalLog, chosen: listing.EventFilter) -> int:
-    rows = [each.as_json() for each in listing.shown_events(log.reader, chosen)]
-    text = event_formats.formatted(rows, args.format, log.domain)
+    with working(app, log.key.name, "reading its events", quiet=not args.file):
+        rows = [each.as_json() for each in listing.shown_events(log.reader, chosen)]
+        text = event_formats.formatted(rows, args.format, log.domain)
     if args.file:
         audit_log.write_file(Path(args.file), iter([text.encode()]))
         app.say(f"{args.file}: {len(rows)} events")

@@ -17,6 +17,7 @@ from coterie.cli import arguments as options
 from coterie.cli import audit_log
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_text
+from coterie.cli.progress import working
 from coterie.kuscia.api.log_query import printable
 from coterie.kuscia.evidence import tlog_proof, verification
 from coterie.kuscia.evidence.signed_notes import NoteError, NoteKey
@@ -52,7 +53,12 @@ def run(args: argparse.Namespace, app: App) -> int:
         if args.log_key:
             raise UsageError("--log-key is for tlog-proof files; evidence files contain the key and its certificate")
         trusted = trusted_keys(args.trust)
-        reports = [(path, _verified(path, trusted)) for path in args.files]
+        reports = []
+        for path in args.files:
+            with working(
+                app, path, "computing all hashes and signatures", done="checked", quiet=args.output != "table"
+            ):
+                reports.append((path, _verified(path, trusted)))
     gaps = verification.gaps_between([report for _, report in reports])
     valid = all(report.ok for _, report in reports) and not gaps
     if args.output != "table":

@@ -17,6 +17,7 @@ from coterie.cli import background
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_text, plain_table
+from coterie.cli.progress import working
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.kube.api.errors import NotFound
@@ -218,7 +219,8 @@ async def _check_master(session: CliSession, name: str, master: str, own: str) -
 
 async def _token(session: CliSession, args: argparse.Namespace, own: str) -> int:
     (name,) = args.words
-    found = await _with_token(session, name, own)
+    with working(session.app, f"domain {name}", "waiting for its token", quiet=args.output != "table"):
+        found = await _with_token(session, name, own)
     plane = await session.client.get(DOMAINS, own)
     token = model.unused_token(found)
     certificate = model.certificate_of(plane)

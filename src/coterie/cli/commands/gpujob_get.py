@@ -11,6 +11,7 @@ from coterie.cli import gpu_jobs
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError
 from coterie.cli.output import as_text, plain_table, without_managed_fields
+from coterie.cli.progress import working
 from coterie.cli.session import CliSession
 from coterie.cli.tables import render_table
 from coterie.gpujobs import storage
@@ -57,7 +58,9 @@ async def _get(session: CliSession, args: argparse.Namespace) -> int:
         app.warn(f"gpujob {args.name} has no artifacts; spec.artifacts (--artifact PATTERN) names them")
         return 0
     if not args.list:
-        write_files(await _download(session, job), app.cwd / (args.to or args.name), force=args.force)
+        with working(app, f"gpujob {args.name}", "fetching its files", done="fetched"):
+            files = await _download(session, job)
+        write_files(files, app.cwd / (args.to or args.name), force=args.force)
     rows = [(each.path, str(each.size), each.sha256) for each in job.status.artifacts]
     app.write(render_table(plain_table(("FILE", "SIZE", "SHA256"), rows), colour=app.colour))
     return 0

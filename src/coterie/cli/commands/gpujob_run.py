@@ -13,6 +13,7 @@ from coterie.cli import gpu_jobs
 from coterie.cli import session as sessions
 from coterie.cli.app import App, CliError, UsageError
 from coterie.cli.output import as_text, without_managed_fields
+from coterie.cli.progress import working
 from coterie.cli.session import CliSession
 from coterie.gpujobs import storage
 from coterie.gpujobs.files import InvalidFiles, digest, read_archive, split, write_archive
@@ -167,7 +168,10 @@ async def _run(session: CliSession, args: argparse.Namespace, body: Object, file
     made = await session.client.create(GPU_JOBS.as_dynamic, body)
     job = await gpu_jobs.find(session, meta["name"])
     if files:
-        await storage.store(session.client, job, "in", files)
+        with working(
+            session.app, f"gpujob {job.metadata.name}", "sending its files", done="sent", quiet=args.output != "table"
+        ):
+            await storage.store(session.client, job, "in", files)
     name = job.metadata.name
     if args.detach:
         if args.output == "name":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coterie.cli import arguments as options
 from coterie.cli.app import App, CliError, UsageError
+from coterie.cli.progress import working
 from coterie.cli.store_access import address_of, run_store, store_argument, taken_from_kine
 from coterie.kube.store.protocol import StoreError
 from coterie.kube.store.transfer import read_snapshot, save_snapshot
@@ -33,9 +34,10 @@ def run(args: argparse.Namespace, app: App) -> int:
     if path.exists():
         raise CliError(f"{path} exists already", "take another name, or remove it")
     address = address_of(args.store, args.root)
-    found = run_store(read_snapshot(address, taken_from_kine()))
+    found = run_store(app, address, "reading its objects", read_snapshot(address, taken_from_kine()))
     try:
-        number = save_snapshot(path, found)
+        with working(app, str(path), "writing", done="written"):
+            number = save_snapshot(path, found)
     except (OSError, StoreError) as problem:
         raise CliError(f"{path} cannot be written: {problem}") from problem
     app.say(f"{path}: {number} objects of {address.label} at revision {found.revision}")

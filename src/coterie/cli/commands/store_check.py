@@ -27,7 +27,8 @@ def arguments(parser: options.Parser) -> None:
 
 def run(args: argparse.Namespace, app: App) -> int:
     address = address_of(args.store, args.root)
-    found = run_store(read_snapshot(address, taken_from_kine()))
+    reading = read_snapshot(address, taken_from_kine())
+    found = run_store(app, address, "reading its objects", reading, quiet=args.output != "table")
     faults, counts = faults_of(found), counts_of(found)
     if args.output != "table":
         shown = {"store": address.label, "revision": found.revision, "compacted": found.compacted}

@@ -34,10 +34,10 @@ def run(args: argparse.Namespace, app: App) -> int:
     source, target = address_of(args.source, args.root), address_of(args.target, args.root)
     if source.label == target.label and source.schema == target.schema:
         raise CliError(f"{source.label} is both old and new store")
-    found = run_store(read_snapshot(source, taken_from_kine()))
+    found = run_store(app, source, "reading its objects", read_snapshot(source, taken_from_kine()))
     if faults := faults_of(found):
         raise CliError(f"{source.label}: {faults[0]}", "`coterie store check` lists what is wrong")
-    reached = run_store(write_snapshot(target, found, replace=args.replace))
+    reached = run_store(app, target, "writing objects", write_snapshot(target, found, replace=args.replace))
     app.say(f"{target.label}: {len(found.lasting)} objects of {source.label}, revision {reached}")
     for reason, number in found.skipped.items():
         app.say(f"  left out: {number:6} {reason}")

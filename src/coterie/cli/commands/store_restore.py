@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coterie.cli import arguments as options
 from coterie.cli.app import App, CliError
+from coterie.cli.progress import working
 from coterie.cli.store_access import address_of, run_store, store_argument
 from coterie.kube.store.protocol import StoreError
 from coterie.kube.store.transfer import load_snapshot, write_snapshot
@@ -31,10 +32,11 @@ def arguments(parser: options.Parser) -> None:
 
 def run(args: argparse.Namespace, app: App) -> int:
     try:
-        found = load_snapshot(Path(args.file))
+        with working(app, args.file, "reading"):
+            found = load_snapshot(Path(args.file))
     except StoreError as problem:
         raise CliError(str(problem)) from problem
     address = address_of(args.store, args.root)
-    reached = run_store(write_snapshot(address, found, replace=args.replace))
+    reached = run_store(app, address, "writing objects", write_snapshot(address, found, replace=args.replace))
     app.say(f"{address.label}: {len(found.records)} objects, revision {reached}")
     return 0
