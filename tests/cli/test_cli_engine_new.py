@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -39,6 +42,37 @@ def test_the_tests_that_it_writes_pass(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed, 1 skipped" in done.stdout
+
+
+def test_nobody_sends_under_another_name(tmp_path: Path) -> None:
+    engine = ModuleType("made")
+    sys.modules["made"] = engine  # dataclasses look there
+    try:
+        exec(engine_template.files("made")["engine.py"], engine.__dict__)
+    finally:
+        del sys.modules["made"]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    task = engine.Task("t", "alice", ("alice", "bob", "carol"), {}, port, {})
+    messages = engine.Messages(task)
+
+    def post(sender: str, **headers: str) -> int:
+        link = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        link.request(
+            "POST", f"/number/{sender}", b"1", {key.replace("_", "-"): value for key, value in headers.items()}
+        )
+        try:
+            return link.getresponse().status
+        finally:
+            link.close()
+
+    try:
+        assert post("bob", Kuscia_Origin_Source="carol") == post("dave") == post("alice") == 403
+        assert post("bob", Kuscia_Origin_Source="bob") == 200
+        assert messages.receive("bob", "number") == b"1"
+    finally:
+        messages._server.shutdown()
+        messages._server.server_close()
 
 
 def test_its_app_image_has_no_faults() -> None:

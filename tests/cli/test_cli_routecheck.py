@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import orjson
 import pytest
 from aiohttp import web
@@ -17,9 +19,12 @@ from aiohttp import web
 from coterie.base import pki
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
+from coterie.kuscia.api import labels
+from coterie.kuscia.api.kuscia_wire import WEAKNESSES, KusciaWireForm
+from coterie.kuscia.api.types.domain import ClusterDomainRoute
 from coterie.kuscia.gateway.paths import GatewayPaths
 from coterie.kuscia.gateway.settings import MasterEndpoint
-from coterie.kuscia.routes import check, probe, reachability
+from coterie.kuscia.routes import check, model, probe, reachability
 from coterie.kuscia.routes.facts import (
     Certificate,
     CheckOutcome,
@@ -186,6 +191,13 @@ NO_FAULT = [
     ("tunnel", {"route": replace(READY, tunnel=True), "host": ""}, "name", CheckOutcome.SKIPPED, "bob dials us"),
     ("arriving", {"host": ""}, "name", CheckOutcome.SKIPPED, "does not dial"),
     ("open-service", {"service": ServiceCheck("psi", 405)}, "service", CheckOutcome.OK, "psi.bob.svc answers 405"),
+    (
+        "other-vendor",
+        {"route": replace(READY, of_another_vendor=True, needs_token=False), "status": 404, "gateway_error": ""},
+        "gateway",
+        CheckOutcome.OK,
+        "status 404",
+    ),
     ("uncalled", {"service": ServiceCheck("psi", 0, "far away")}, "service", CheckOutcome.SKIPPED, "far away"),
 ]
 
@@ -216,7 +228,9 @@ async def dialled(host: str, port: int, *, tls: bool = True) -> RouteCheckFacts:
 
 
 @contextlib.asynccontextmanager
-async def answering(tmp_path: Path, *, tls: bool = True, status: int = 401, **headers: str) -> AsyncIterator[int]:
+async def answering(
+    tmp_path: Path, *, tls: bool = True, status: int = 401, signer: Any = None, **headers: str
+) -> AsyncIterator[int]:
     """A port that answers as it is told, under a certificate of "bob"."""
 
     async def handle(_: web.Request) -> web.Response:
@@ -225,7 +239,10 @@ async def answering(tmp_path: Path, *, tls: bool = True, status: int = 401, **he
     context = None
     if tls:
         made = pki.self_signed_ca("bob", pki.new_key("ec"), now=datetime.now(UTC))
-        pki.save_certificate(tmp_path / "bob.crt", made.certificate)
+        shown = made.certificate
+        if signer is not None:
+            shown = pki.issue_server(signer, "bob", made.key.public_key(), names=["127.0.0.1"], now=datetime.now(UTC))
+        pki.save_certificate(tmp_path / "bob.crt", shown)
         pki.save_key(tmp_path / "bob.key", made.key)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tmp_path / "bob.crt", tmp_path / "bob.key")
@@ -250,6 +267,46 @@ async def test_a_gateway_is_looked_at(tmp_path):
     assert (facts.shown.fingerprint, facts.shown.subject) == (pki.fingerprint(shown), "bob")
     assert (facts.status, facts.gateway_error) == (401, "no token")
     assert abs(facts.skew) <= 60
+
+
+def cluster_route(wire: str = "", **spec: Any) -> ClusterDomainRoute:
+    given = {"source": "alice", "destination": "bob", "authenticationType": "Token"} | spec
+    body = {"metadata": {"name": "alice-bob", "annotations": {labels.COTERIE_KUSCIA_WIRE: wire}}, "spec": given}
+    return msgspec.convert(body, ClusterDomainRoute)
+
+
+@pytest.mark.parametrize("form", list(KusciaWireForm))
+def test_each_weaker_form_of_kuscias_wire_is_named_and_is_no_fault(form: KusciaWireForm) -> None:
+    facts = replace(GOOD, route=replace(probe.route_facts(cluster_route(str(form)), NOW), ready=True, revision=3))
+    findings = check.diagnose(facts)
+    (wire,) = [each for each in findings if each.step == "wire"]
+    assert (wire.verdict, wire.message) == (CheckOutcome.WARNING, WEAKNESSES[form])
+    assert check.sound(findings)
+
+
+def test_a_route_to_another_vendors_node_is_known() -> None:
+    bfia = {"interConnProtocol": "bfia", "authenticationType": "MTLS"}
+    for route, expected in (
+        (cluster_route(**bfia), True),
+        (cluster_route(interConnProtocol="bfia"), False),
+        (cluster_route(authenticationType="MTLS"), False),
+    ):
+        assert probe.route_facts(route, NOW).of_another_vendor is expected
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_certificate_made_at_each_start_is_right_when_the_domains_key_signed_it(
+    tmp_path: Path, own: bool
+) -> None:
+    domain, other = (pki.self_signed_ca(name, pki.new_key("ec"), now=datetime.now(UTC)) for name in ("bob", "bob"))
+    async with answering(tmp_path, signer=domain if own else other, **{"Kuscia-Error-Message": "no token"}) as port:
+        pem = pki.certificate_pem(domain.certificate).decode()
+        facts = replace(GOOD, host="127.0.0.1", port=port, now=datetime.now(UTC), shown=None)
+        endpoint = MasterEndpoint("127.0.0.1", port, True)
+        facts = await probe.dial(facts, endpoint, model.encoded(pem), SYSTEM_CLOCK)
+    (found,) = [each for each in check.diagnose(facts) if each.step == "certificate"]
+    assert facts.signed is own
+    assert found.verdict is (CheckOutcome.OK if own else CheckOutcome.WRONG)
 
 
 async def test_a_closed_port():

@@ -29,7 +29,7 @@ class Link:
 
     def __init__(self) -> None:
         self.calls: list[HttpCall] = []
-        self.reply = HttpReply(200, b"yes", {"X-Kept": "1"})
+        self.reply = HttpReply(200, protobytes.message((1, 7)), {"X-Kept": "1"})
         self.server = http_relay.serve("127.0.0.1", 0, self._answer)
         self.upstream = RelayTarget(f"127.0.0.1:{self.server.server_address[1]}", partner=False)
 
@@ -50,6 +50,20 @@ def post(path: str, body: bytes = b"", source: str = "bob") -> HttpCall:
     return HttpCall("POST", path, source, {"X-Own": "2", "kuscia-origin-source": source}, body)
 
 
+REGISTER, ACTIVATE = FLEET_PATH + "register-node", FLEET_PATH + "activate-node"
+
+
+def node(number: int) -> bytes:
+    """The first field of most requests."""
+    return protobytes.message((1, protobytes.message((1, number))))
+
+
+def arrive(side: LinkSide, link: Link, owner: str, number: int) -> None:
+    link.reply = HttpReply(200, protobytes.message((1, number)), {"X-Kept": "1"})
+    for path in (REGISTER, ACTIVATE):
+        assert side.from_partner(post(path, protobytes.message((1, owner)), owner)).status == 200
+
+
 def test_partners_reach_the_fleet_api_and_nothing_else(link: Link) -> None:
     side = LinkSide(link.upstream, ("bob", "carol"))
     for path in ("/v1/control/start-run", "/v1/runtime/pull-task", "/", "/v1/fleet", "/v1/fleet/get-run?x=1"):
@@ -61,24 +75,55 @@ def test_partners_reach_the_fleet_api_and_nothing_else(link: Link) -> None:
         assert side.from_partner(post(FLEET_PATH + "get-run", source=source)).status == 403
         assert side.from_partner(HttpCall("GET", STATE_PATH, source, {}, b"")).status == 403
     assert link.calls == []
-    passed = side.from_partner(post(FLEET_PATH + "get-run", b"body"))
-    assert (passed.status, passed.body, passed.headers["X-Kept"]) == (200, b"yes", "1")
+    arrive(side, link, "bob", 7)
+    link.calls.clear()
+    passed = side.from_partner(post(FLEET_PATH + "get-run", node(7)))
+    assert (passed.status, passed.body, passed.headers["X-Kept"]) == (200, link.reply.body, "1")
     (call,) = link.calls
-    assert (call.path, call.body, call.headers["X-Own"], call.source) == (FLEET_PATH + "get-run", b"body", "2", "")
+    assert (call.path, call.body, call.headers["X-Own"], call.source) == (FLEET_PATH + "get-run", node(7), "2", "")
 
 
 def test_an_owner_has_one_supernode(link: Link) -> None:
     side = LinkSide(link.upstream, ("bob", "carol"))
-    register, activate = FLEET_PATH + "register-node", FLEET_PATH + "activate-node"
-    assert side.from_partner(post(register, b"key")).status == 200
-    assert side.from_partner(post(register, b"key")).status == 200, "again, after a lost answer"
-    assert side.from_partner(post(register, b"second")).status == 403
-    assert side.from_partner(post(register, b"second", "carol")).status == 200
+    first, second = (protobytes.message((1, each)) for each in (b"key", b"second"))
+    assert side.from_partner(post(REGISTER, first)).status == 200
+    assert side.from_partner(post(REGISTER, first)).status == 200, "again, after a lost answer"
+    assert side.from_partner(post(REGISTER, second)).status == 403
+    assert side.from_partner(post(REGISTER, first, "carol")).status == 403, "bob's"
+    assert side.from_partner(post(REGISTER, second, "carol")).status == 200
     assert side.arrived == set()
-    assert side.from_partner(post(activate)).status == 200
+    assert side.from_partner(post(ACTIVATE, second)).status == 403
+    assert side.from_partner(post(ACTIVATE, first)).status == 200
     link.reply = HttpReply(403)
-    assert side.from_partner(post(activate, source="carol")).status == 403
+    assert side.from_partner(post(ACTIVATE, second, source="carol")).status == 403
     assert side.arrived == {"bob"}
+
+
+def test_an_owner_speaks_for_its_own_supernode_only(link: Link) -> None:
+    side = LinkSide(link.upstream, ("bob", "carol"))
+    assert side.from_partner(post(FLEET_PATH + "pull-messages", node(7))).status == 403, "nobody has come"
+    arrive(side, link, "bob", 7)
+    arrive(side, link, "carol", 8)
+    link.calls.clear()
+    others = ("pull-messages", "send-node-heartbeat", "push-object", "pull-object", "confirm-message-received")
+    twice = node(7) + node(8)
+    within = protobytes.message((1, protobytes.message((1, 7), (1, 8))))
+    for action in (*others, "get-run", "get-fab", "push-messages", "whatever"):
+        for body in (node(8), b"", twice, within, protobytes.message((1, b"")), protobytes.message((1, 7))):
+            assert side.from_partner(post(FLEET_PATH + action, body)).status == 403, (action, body)
+        assert side.from_partner(post(FLEET_PATH + action, node(7)[:-1])).status == 400, action
+    for action in ("deactivate-node", "unregister-node"):
+        for body in (protobytes.message((1, 8)), node(7), protobytes.message((1, 7), (1, 8)), b""):
+            assert side.from_partner(post(FLEET_PATH + action, body)).status == 403, (action, body)
+    for source in (protobytes.message((2, "id")), protobytes.message((3, 8)), protobytes.message((3, 7), (3, 8))):
+        pushed = node(7) + protobytes.message((2, protobytes.message((1, source))))
+        assert side.from_partner(post(FLEET_PATH + "push-messages", pushed)).status == 403
+    assert link.calls == []
+    mine = protobytes.message((2, protobytes.message((1, protobytes.message((3, 7))))))
+    assert side.from_partner(post(FLEET_PATH + "push-messages", node(7) + mine)).status == 200
+    assert side.from_partner(post(FLEET_PATH + "push-messages", node(7) + mine + mine)).status == 200
+    assert side.from_partner(post(FLEET_PATH + "pull-messages", node(8), "carol")).status == 200
+    assert side.from_partner(post(FLEET_PATH + "unregister-node", protobytes.message((1, 7)))).status == 200
 
 
 def test_owners_are_told_how_the_run_ended(link: Link) -> None:

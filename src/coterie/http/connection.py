@@ -21,7 +21,7 @@ from coterie.http.messages import Peer, Request, Response, Stream, Tunnel
 from coterie.http.refusal_log import UNAUTHORIZED
 
 if TYPE_CHECKING:
-    from coterie.http.server import HttpServer
+    from coterie.http.server import HttpServer, HttpShares
 from coterie.base.log import logger
 
 log = logger("apiserver.http")
@@ -64,6 +64,14 @@ class _QueuedRequest(NamedTuple):
     upgrade: bool
 
 
+class _SharedRequest:
+    __slots__ = ("body", "caller")
+
+    def __init__(self, caller: str) -> None:
+        self.caller = caller
+        self.body = 0
+
+
 class HttpConnection(asyncio.Protocol):
     __slots__ = (
         "_body",
@@ -81,6 +89,7 @@ class HttpConnection(asyncio.Protocol):
         "_raw",
         "_receiving",
         "_server",
+        "_shared",
         "_sink",
         "_task",
         "_tunnel",
@@ -117,6 +126,8 @@ class HttpConnection(asyncio.Protocol):
         """The request being served asks for another protocol."""
         self._early = b""
         self._keep_alive = True
+        self._shared: deque[_SharedRequest] = deque()
+        """Requests that count against the share of their caller, the oldest first; the last may be arriving."""
         self.deadline = server.now + server.limits.header_timeout
         """Loop time at which the server's sweeper drops this connection; 0 while the server owes the answer."""
         self.known = False
@@ -143,9 +154,11 @@ class HttpConnection(asyncio.Protocol):
         self._closing = True
         self._server.unregister(self)
         self._release_body()
+        while self._shared:
+            self._release_share()
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-        if self._task is not None and not self._writing:
+        if self._task is not None and (not self._writing or self._server.cancels):
             self._task.cancel()
         if self._sink is not None:
             self._sink.lost()
@@ -157,6 +170,8 @@ class HttpConnection(asyncio.Protocol):
         # A client may half-close after its requests and still wait for the answers. But a stream has no end of its own,
         # and only this tells that its reader left.
         self._eof = True
+        if self._server.cancels:
+            return False
         return self._busy and self._sink is None and self._tunnel is None and not self.peer.encrypted
 
     def pause_writing(self) -> None:
@@ -237,6 +252,10 @@ class HttpConnection(asyncio.Protocol):
         length = self._headers.get("content-length")
         if length is not None and length.isdigit() and int(length) > self._server.limits.max_body:
             self._fail(self._too_large())
+        elif not self._take_share():
+            self._fail(
+                HttpProblem(429, "TooManyRequests", "too many requests of one caller; retry later", retry_after=1)
+            )
         elif self._headers.get("expect", "").lower() == "100-continue" and not self._busy:
             # While another answer is under way it would land in its midst; the client will send the body unasked.
             self.transport.write(_CONTINUE)
@@ -246,9 +265,10 @@ class HttpConnection(asyncio.Protocol):
             return
         self._body_size += len(body)
         self._server.body_bytes += len(body)
+        fits = self._server.shares is None or self._body_fits_share(self._server.shares, len(body))
         if self._body_size > self._server.limits.max_body:
             self._fail(self._too_large())
-        elif self._server.body_bytes > self._server.limits.max_body_in_flight:
+        elif self._server.body_bytes > self._server.limits.max_body_in_flight or not fits:
             message = "the server holds too many request bodies; retry later"
             self._fail(HttpProblem(429, "TooManyRequests", message, retry_after=1))
         else:
@@ -257,7 +277,8 @@ class HttpConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._closing:
             return
-        self._server.body_bytes -= self._body_size
+        if self._server.shares is None:
+            self._server.body_bytes -= self._body_size
         self._body_size = 0
         self._receiving = False
         method = self._parser.get_method().decode("ascii")
@@ -286,9 +307,39 @@ class HttpConnection(asyncio.Protocol):
 
     def _release_body(self) -> None:
         """What has arrived of a request that will not be served."""
-        self._server.body_bytes -= self._body_size
+        if self._server.shares is None:
+            self._server.body_bytes -= self._body_size
         self._body_size = 0
         self._body = []
+
+    # -- shares of callers --------------------------------------------------------------------------------------
+
+    def _take_share(self) -> bool:
+        shares, server = self._server.shares, self._server
+        if shares is None:
+            return True
+        caller = shares.caller_of(self._headers)
+        running = server.requests_of.get(caller, 0)
+        if running >= shares.max_requests:
+            return False
+        server.requests_of[caller] = running + 1
+        self._shared.append(_SharedRequest(caller))
+        return True
+
+    def _body_fits_share(self, shares: HttpShares, size: int) -> bool:
+        """It is counted, whether or not it fits."""
+        request, server = self._shared[-1], self._server
+        request.body += size
+        held = server.body_bytes_of[request.caller] = server.body_bytes_of.get(request.caller, 0) + size
+        return held <= shares.max_body
+
+    def _release_share(self) -> None:
+        """Of the oldest request: it was answered, or nobody waits for the answer."""
+        request, server = self._shared.popleft(), self._server
+        server.body_bytes -= request.body
+        _subtract(server.requests_of, request.caller, 1)
+        if request.body:
+            _subtract(server.body_bytes_of, request.caller, request.body)
 
     def _too_large(self) -> HttpProblem:
         return too_large(f"the request body is larger than the limit of {self._server.limits.max_body} bytes")
@@ -412,6 +463,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _finished(self) -> None:
         self._busy = False
+        if self._shared:
+            self._release_share()
         done = self._eof and not self._queue
         if not self._keep_alive or self._upgrade or self._server.stopping or done:
             self._closing = True
@@ -584,6 +637,14 @@ class _RawSink:
 
     def resume(self) -> None:
         self._connection.transport.resume_reading()
+
+
+def _subtract(counts: dict[str, int], name: str, size: int) -> None:
+    left = counts[name] - size
+    if left:
+        counts[name] = left
+    else:
+        del counts[name]
 
 
 def _path_of_absolute(url: bytes) -> bytes:

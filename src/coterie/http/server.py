@@ -46,6 +46,18 @@ class HttpLimits:
     """Seconds a kept-alive connection may wait for its next request."""
 
 
+@dataclass(frozen=True, slots=True)
+class HttpShares:
+    """Limits for each of those who call, so that none of them takes all that the server has. With them, bodies count until their request is answered."""
+
+    caller_of: Callable[[dict[str, str]], str]
+    """From the headers, which somebody vouches for."""
+    max_requests: int
+    """Of one caller, from their headers to their answers."""
+    max_body: int
+    """Bodies of one caller, together."""
+
+
 class Tasks:
     """Owner of the tasks that serve requests: named, counted, cancelled at stop."""
 
@@ -77,8 +89,11 @@ class HttpServer:
         user_of: Callable[[dict[str, object]], UserInfo | None] | None = None,
         problem_response: ProblemResponse = plain_problem_response,
         credential_headers: frozenset[str] = CREDENTIALS,
+        shares: HttpShares | None = None,
+        cancels: bool = False,
     ) -> None:
-        """`credential_headers`: who sends one and is not refused has shown who it is; empty where everybody gets pages."""
+        """`credential_headers`: who sends one and is not refused has shown who it is; empty where everybody gets pages. `cancels`: a handler is
+        cancelled when its client leaves, whatever the method, and half a connection is none."""
         self.handler = handler
         self.credential_headers = credential_headers
         self.problem_response = problem_response
@@ -94,6 +109,11 @@ class HttpServer:
         """Heads of answers without headers of their own, by status and type; made anew with each Date."""
         self.refusals: RefusalLog | None = None
         """Of the last door that was opened to the network; a socket in a directory of our own has none."""
+        self.shares = shares
+        self.cancels = cancels
+        self.requests_of: dict[str, int] = {}
+        self.body_bytes_of: dict[str, int] = {}
+        """By caller, where there are shares."""
         self._user_of = user_of
         self._connections: set[HttpConnection] = set()
         self._unknown: Counter[str] = Counter()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 from bfia_partner import BfiaInitiator, create_body
-from bfia_planes import Plane, own_job, plane
+from bfia_planes import ORIGIN, Plane, own_job, plane
 from job_world import JOB, JOB_PLANE, POD
 
 from coterie.kuscia.api import labels
@@ -328,3 +330,37 @@ async def test_what_cannot_be_read_is_told_and_changes_nothing() -> None:
         assert "no node of this control plane" in (await bob.post("job/create", create_body("j", "bob", "dave")))["msg"]
         assert (await made.send("bob", "GET", wire.SCHEDULE + "job/stop", {}, b""))[0] == 405
         assert not await made.world.list(JOB, CROSS_DOMAIN)
+
+
+async def test_requests_that_one_partner_never_ends_hold_up_no_other(tmp_path: Path) -> None:
+    async with plane("bob", "carol") as made:
+        made.server._socket = tmp_path / "s"
+        running = asyncio.ensure_future(made.server.run())
+        await made.server.ready.wait()
+
+        async def ask(caller: str, whole: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+            head = (
+                f"POST {wire.SCHEDULE}job/stop HTTP/1.1\r\nhost: a\r\n{ORIGIN}: {caller}\r\ncontent-length: 14\r\n\r\n"
+            )
+            writer.write(head.encode() + b'{"job_id": "j"}'[: 14 if whole else 1])
+            return reader, writer
+
+        opened = [await ask("bob", whole=False) for _ in range(40)]
+        lines = {asyncio.ensure_future(reader.readline()) for reader, _ in opened}
+        refused: set[asyncio.Future[bytes]] = set()
+        async with asyncio.timeout(30):
+            while len(refused) < 8:
+                done, lines = await asyncio.wait(lines, return_when=asyncio.FIRST_COMPLETED)
+                refused |= done
+        assert {each.result() for each in refused} == {b"HTTP/1.1 429 Too Many Requests\r\n"}
+        opened.append(await ask("carol", whole=True))
+        async with asyncio.timeout(30):
+            assert await opened[-1][0].readline() == b"HTTP/1.1 200 OK\r\n"
+        assert len(refused) == 8 and not any(each.done() for each in lines)
+        for each in lines:
+            each.cancel()
+        for _, writer in opened:
+            writer.close()
+        made.server.stop()
+        await running

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kuscia_peer import frame, messages, reply
@@ -80,6 +81,25 @@ def test_what_is_cut_off_is_no_call() -> None:
     whole = frame(**CALL)
     for at in range(len(whole)):
         assert FrameReader().feed(whole[:at]) == []
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["calls", "answers"])
+def test_a_message_cut_at_any_byte_is_refused_where_the_library_refuses_it(which: int) -> None:
+    answer = {"status_code": 404, "headers": {"a": "b", "c": ""}, "body": b"x" * 200, "end_stream": True, "index": 300}
+    whole = reply(**answer) if which else frame(**CALL | {"body": b"x" * 200})[4:]
+    read = decode_answer if which else decode_call
+    refused = 0
+    for at in range(len(whole) + 1):
+        try:
+            theirs = messages()[which].FromString(whole[:at])
+        except DecodeError:
+            refused += 1
+            with pytest.raises(PollFault):
+                read(whole[:at])
+        else:
+            mine = read(whole[:at])
+            assert (dict(mine.headers), mine.body) == (dict(theirs.headers), theirs.body)
+    assert refused > 200
 
 
 @pytest.mark.parametrize("read", [decode_call, decode_answer])

@@ -19,10 +19,12 @@ from kuscia_peer import frame, messages, reply
 
 from coterie.base.secret import SecretValue
 from coterie.base.tasks import TaskOwner
+from coterie.http.messages import Request
 from coterie.kuscia.api.kuscia_wire import KusciaWireForm
 from coterie.kuscia.gateway.addresses import Protocol, SocketAddress
 from coterie.kuscia.gateway.model import DomainService, PollingSockets, RoutePort, SnapshotInputs
 from coterie.kuscia.gateway.polling import poller as polling
+from coterie.kuscia.gateway.polling import receiver as polled_calls
 from coterie.kuscia.gateway.polling.poller import CallPoller, wanted_polls
 from coterie.kuscia.gateway.polling.receiver import PollReceiver
 
@@ -158,6 +160,7 @@ class Receiving:
     http: aiohttp.ClientSession
     kuscia: KusciaPoller
     owner: TaskOwner
+    receiver: PollReceiver
 
     async def call(self, path: str, data: bytes = b"", service: str = "echo") -> tuple[int, bytes, dict[str, str]]:
         headers = {"Host": f"{service}.bob.svc"}
@@ -189,7 +192,7 @@ async def receiving(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[R
         http = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SECONDS)))
         kuscia = KusciaPoller(http, f"http://{alice.external}")
         owner.start("poll", kuscia.run(), vital=False)
-        yield Receiving(domain, http, kuscia, owner)
+        yield Receiving(domain, http, kuscia, owner, receiver)
 
 
 async def test_a_call_becomes_a_frame_and_its_reply_the_answer(receiving: Receiving) -> None:
@@ -253,6 +256,50 @@ async def test_only_the_partner_that_was_asked_replies(receiving: Receiving) -> 
             assert done.status == 400
     assert await kuscia.send(call, status_code=204, end_stream=True) == 200
     assert (await waiting)[0] == 204
+
+
+async def test_an_answer_that_nobody_reads_is_cut_off(receiving: Receiving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that come before their turn, or after it, are held in bounded size."""
+    monkeypatch.setattr(polled_calls, "MOST_UNREAD_BYTES", 1 << 20)
+    kuscia, received = receiving.kuscia, receiving.receiver
+    for late in (False, True):
+        waiting = asyncio.create_task(receiving.call("/silent", b"x"))
+        before = len(kuscia.calls)
+        await until("it was fetched", lambda before=before: _now(len(kuscia.calls) > before))
+        call = kuscia.calls[-1]
+        if late:
+            await kuscia.send(call, status_code=200, chunk_data=True)
+        for index in range(5, 15):
+            await kuscia.send(call, body=bytes(300_000), chunk_data=True, index=index)
+        if late:
+            with pytest.raises(aiohttp.ClientError):
+                await waiting
+        else:
+            assert (await waiting)[0] == 502
+        assert not received._of_partner and received._held == 0
+    assert (await receiving.call("/again", b"ab"))[:2] == (201, b"ba")
+
+
+async def test_one_partner_that_fetches_nothing_leaves_room_for_others() -> None:
+    receiver = PollReceiver("alice", Path("a"), Path("b"))
+
+    def call(domain: str, size: int = 0) -> asyncio.Task[Any]:
+        headers = {"host": f"psi.{domain}.svc"}
+        return asyncio.ensure_future(receiver.from_us(Request("POST", "/", "", headers, bytes(size))))
+
+    many = [call("bob") for _ in range(polled_calls.MOST_CALLS // 2)]
+    await asyncio.sleep(0)
+    assert (await call("bob")).status == 503
+    other = call("carol", 10 << 20)
+    await asyncio.sleep(0)
+    assert len(receiver._calls) == len(many) + 1
+    large = [call("dave", 15 << 20) for _ in range(4)]
+    await asyncio.sleep(0)
+    assert (await call("dave", 15 << 20)).status == 503
+    for each in (*many, other, *large):
+        each.cancel()
+    await asyncio.gather(*many, other, *large, return_exceptions=True)
+    assert not receiver._calls and not receiver._waiting and not receiver._of_partner and receiver._held == 0
 
 
 # ---- we fetch a partner's calls ----

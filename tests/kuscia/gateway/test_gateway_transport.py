@@ -80,6 +80,7 @@ class Queues:
     alice: Domain
     bob: Domain
     carol: Domain
+    of_bob: TransportServer
 
     async def engine(
         self, domain: Domain, source: str, action: str, body: bytes = b"", *, host: str = "", headers: Headers
@@ -122,11 +123,11 @@ async def queues(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Queu
     alice = replace(alice, routes=(route("alice", "bob", bob, "alice"), route("bob", "alice", alice, "alice")))
     carol = replace(carol, routes=(route("carol", "bob", bob, "carol"),))
     async with AsyncExitStack() as stack:
-        for each in (alice, bob):
-            server = await serve(each, root)
+        servers = [await serve(each, root) for each in (alice, bob)]
+        for server in servers:
             stack.push_async_callback(server.stop)
         domains = await stack.enter_async_context(running(alice, bob, carol, root=root))
-        yield Queues(*domains)
+        yield Queues(*domains, servers[1])
 
 
 async def test_a_push_arrives_at_the_partner_under_our_name(queues: Queues) -> None:
@@ -138,6 +139,20 @@ async def test_a_push_arrives_at_the_partner_under_our_name(queues: Queues) -> N
     back = await queues.engine(queues.bob, ENGINE, "push", b"back", host="transport", headers=to("alice", "t1.2"))
     assert back == (200, Outbound())
     assert await queues.engine(queues.alice, ENGINE, "peek", headers=to("bob", "t1.2")) == (200, Outbound(b"back"))
+
+
+async def test_a_message_is_not_lost_with_an_engine_that_left(queues: Queues) -> None:
+    waiting = asyncio.ensure_future(
+        queues.engine(queues.bob, ENGINE, "pop?timeout=300", headers=to("alice", topic="l"))
+    )
+    async with asyncio.timeout(50):
+        while not queues.of_bob.metrics.running:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        while queues.of_bob.metrics.running:
+            await asyncio.sleep(0.01)
+    assert (await queues.engine(queues.alice, ENGINE, "push", b"kept", headers=to("bob", topic="l")))[1] == Outbound()
+    assert await queues.engine(queues.bob, ENGINE, "pop", headers=to("alice", topic="l")) == (200, Outbound(b"kept"))
 
 
 async def test_parties_of_one_domain_reach_each_other(queues: Queues) -> None:

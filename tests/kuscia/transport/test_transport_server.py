@@ -20,6 +20,7 @@ from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
+from coterie.kube.control.child_api_listener import private_socket
 from coterie.kuscia.api import labels
 from coterie.kuscia.transport import outbound
 from coterie.kuscia.transport.calls import CHANNEL
@@ -180,6 +181,115 @@ def test_requests_that_reach_no_queue_are_answered_in_the_same_form(status: int,
 )
 def test_what_the_process_may_read(method: str, path: str, query: str, passes: bool) -> None:
     assert allowed(method, path, query, "alice") is passes
+
+
+# ---- on sockets ----
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, limits: QueueLimits) -> AsyncIterator[tuple[TransportServer, dict[str, Path]]]:
+    async def parties_of(task: str) -> frozenset[str]:
+        return frozenset({"bob", "carol"}) if task in ("t1", "t2") else frozenset()
+
+    made = TransportServer("alice", limits, tmp_path, parties_of, SYSTEM_CLOCK, Beats(), 1000.0)
+    places = {name: tmp_path / name for name in ("partners", "engines")}
+    await made.serve({name: private_socket(place) for name, place in places.items()})
+    try:
+        yield made, places
+    finally:
+        await made.stop()
+
+
+def raw(action: str, size: int = 0, who: str = "bob", session: str = "t1") -> bytes:
+    return (
+        f"POST {CHANNEL}{action}?timeout=300 HTTP/1.1\r\nhost: q\r\nkuscia-source: {who}\r\nx-ptp-session-id: {session}\r\n"
+        f"x-ptp-topic: m\r\nx-ptp-source-node-id: {who}\r\nx-ptp-target-node-id: bob\r\ncontent-length: {size}\r\n\r\n"
+    ).encode()
+
+
+async def push(places: dict[str, Path], body: bytes, who: str = "bob", session: str = "t1") -> Outbound:
+    sent = {"x_ptp_session_id": session, "x_ptp_topic": "m", "x_ptp_source_node_id": who, "kuscia_source": who}
+    return await post(places["partners"], "invoke?timeout=1", body, **sent)
+
+
+async def pop(places: dict[str, Path], who: str = "bob", session: str = "t1") -> Outbound:
+    taking = {"x_ptp_session_id": session, "x_ptp_topic": "m", "x_ptp_target_node_id": who}
+    return await post(places["engines"], "pop?timeout=20", **taking)
+
+
+@pytest.mark.parametrize("half", [False, True])
+async def test_a_message_is_not_lost_with_an_engine_that_waited_and_left(tmp_path: Path, half: bool) -> None:
+    async with serving(tmp_path, QueueLimits()) as (made, places):
+        _, gone = await asyncio.open_unix_connection(str(places["engines"]))
+        gone.write(raw("pop"))
+        await until(lambda: made.metrics.running == 1)
+        gone.write_eof() if half else gone.close()
+        await until(lambda: made.metrics.running == 0)
+        assert await push(places, b"kept") == Outbound()
+        assert await pop(places) == Outbound(b"kept")
+        gone.close()
+
+
+@pytest.mark.parametrize("memory", [64 << 20, 10])
+async def test_a_large_message_whose_reader_leaves_is_there_again(tmp_path: Path, memory: int) -> None:
+    async with serving(tmp_path, QueueLimits(memory=memory, session=1 << 20)) as (made, places):
+        body = bytes(range(256)) * 4_000
+        assert await push(places, body) == Outbound()
+        reader, gone = await asyncio.open_unix_connection(str(places["engines"]))
+        gone.write(raw("pop"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"Content-Length: %d" % (len(body) + 4 + 13) in head, (
+            "a tag, three bytes of length, and the code behind it"
+        )
+        assert made.queues.size == len(body), "it counts until it was read"
+        gone.close()
+        assert await pop(places) == Outbound(body)
+        await until(lambda: made.queues.size == 0)
+        assert made.queues.in_memory == 0
+
+
+async def test_what_waits_for_room_is_bounded_and_leaves_room_for_other_partners(tmp_path: Path) -> None:
+    limits = QueueLimits(body=1 << 20, memory=2 << 20, session=1 << 20)  # 4 MiB of bodies, 2 MiB for each partner
+    async with serving(tmp_path, limits) as (made, places):
+        assert await push(places, bytes(1 << 20)) == Outbound()
+        flood = []
+        for _ in range(2):
+            flood.append(await asyncio.open_unix_connection(str(places["partners"])))
+            flood[-1][1].write(raw("invoke", 1 << 20) + bytes(1 << 20))
+        await until(lambda: made.metrics.running == 2)
+        server = made._servers["partners"]
+        assert server.body_bytes == server.body_bytes_of["bob"] == 2 << 20, "they count while they wait"
+        refused = await push(places, b"one more")
+        assert refused.code == TransportCode.BUFFER_FULL and "holds too many" in refused.message
+        assert await push(places, bytes(1 << 20), "carol", "t2") == Outbound(), "another partner is not held up"
+        for _, writer in flood:
+            writer.close()
+        await until(lambda: server.body_bytes == 0 and not server.requests_of and not server.body_bytes_of)
+        assert made.metrics.running == 0, "who left does not wait"
+
+
+async def test_a_body_that_never_ends_and_a_crowd_of_waiting_calls_hold_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.kuscia.transport.server._REQUESTS_OF_ONE", 5)
+    limits = QueueLimits(body=1 << 20, memory=2 << 20)
+    async with serving(tmp_path, limits) as (made, places):
+        crowd = []
+        for number in range(5):
+            crowd.append(await asyncio.open_unix_connection(str(places["partners"])))
+            crowd[-1][1].write(raw("invoke", 1 << 20) + b"x" * number)
+            crowd.append(await asyncio.open_unix_connection(str(places["engines"])))
+            crowd[-1][1].write(raw("pop"))
+        await until(lambda: [each.requests_of for each in made._servers.values()] == [{"bob": 5}, {"t1": 5}])
+        for action in (push(places, b"x"), pop(places)):
+            refused = await action
+            assert refused.code == TransportCode.BUFFER_FULL and "too many requests of one caller" in refused.message
+        assert await push(places, b"other", "carol", "t2") == Outbound()
+        assert await pop(places, "carol", "t2") == Outbound(b"other")
+        for _, writer in crowd:
+            writer.close()
+        await until(lambda: not any(each.requests_of for each in made._servers.values()))
+        assert await push(places, b"again") == Outbound()
 
 
 # ---- its life ----

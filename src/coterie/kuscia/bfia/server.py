@@ -17,7 +17,7 @@ from coterie.base.clock import Clock, rfc3339
 from coterie.base.log import logger
 from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response
-from coterie.http.server import HttpLimits, HttpServer
+from coterie.http.server import HttpLimits, HttpServer, HttpShares
 from coterie.kube.api.errors import AlreadyExists, ApiError, Conflict, NotFound
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
@@ -35,6 +35,8 @@ log = logger("bfia.server")
 
 _BURST, _PER_SECOND = 200.0, 20.0
 """Requests of one partner. A partner polls each of its tasks every 5 seconds."""
+_AT_ONCE = 32
+"""Requests of one partner that arrive or are being answered."""
 _ATTEMPTS = 5
 _REMEMBERED_TASKS = 1000
 BY_TASK_ID = "bfia/task-id"
@@ -65,7 +67,11 @@ class BfiaServer:
         self._stop.set()
 
     async def run(self) -> None:
-        server = HttpServer(self.handle, limits=HttpLimits(max_body=wire.MAX_BODY, max_connections=256))
+        server = HttpServer(
+            self.handle,
+            limits=HttpLimits(max_body=wire.MAX_BODY, max_connections=256),
+            shares=HttpShares(lambda headers: headers.get(self._caller_header, ""), _AT_ONCE, 2 * wire.MAX_BODY),
+        )
         await server.serve(private_socket(self._socket))
         try:
             self.ready.set()

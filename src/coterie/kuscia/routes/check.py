@@ -215,6 +215,11 @@ def _gateway(facts: RouteCheckFacts) -> Finding | None:
         )
     if not facts.status:
         return None
+    if facts.route is not None and facts.route.of_another_vendor:
+        message = (
+            f"it answers with status {facts.status}; what another vendor's node says to such a call is not known here"
+        )
+        return Finding("gateway", CheckOutcome.OK, message)
     if facts.status == 401 and facts.gateway_error:
         return Finding("gateway", CheckOutcome.OK, "a gateway answers, and refuses who comes without a token")
     return Finding(

@@ -47,6 +47,8 @@ class RouteFacts:
     via: str = ""
     tunnel: bool = False
     needs_token: bool = True
+    of_another_vendor: bool = False
+    """The destination speaks BFIA and knows nothing of Kuscia's handshake, and its port is not a gateway's."""
     revision: int = 0
     token_age: float | None = None
     weaknesses: tuple[str, ...] = ()

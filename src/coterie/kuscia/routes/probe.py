@@ -32,7 +32,15 @@ from coterie.kuscia.api import labels
 from coterie.kuscia.api.domain_ownership import is_own, is_partner, master_of
 from coterie.kuscia.api.domainroutes import route_name
 from coterie.kuscia.api.kuscia_wire import WEAKNESSES, KusciaWireForm, wire_forms
-from coterie.kuscia.api.types.domain import CLUSTER_DOMAIN_ROUTES, DOMAINS, INTEROP_CONFIGS, ClusterDomainRoute, Domain
+from coterie.kuscia.api.types.domain import (
+    BFIA_PROTOCOL,
+    CLUSTER_DOMAIN_ROUTES,
+    DOMAINS,
+    INTEROP_CONFIGS,
+    MTLS,
+    ClusterDomainRoute,
+    Domain,
+)
 from coterie.kuscia.gateway.handshake.messages import HandshakeFault, ProbeAnswer, decode
 from coterie.kuscia.gateway.names import ERROR, HANDSHAKE_SERVICE, HOST, SOURCE
 from coterie.kuscia.gateway.settings import MasterEndpoint
@@ -158,6 +166,7 @@ def route_facts(route: ClusterDomainRoute, now: datetime) -> RouteFacts:
         via=line.via if line.via != model.TUNNEL else "",
         tunnel=line.via == model.TUNNEL,
         needs_token=route.spec.needs_token,
+        of_another_vendor=route.spec.inter_conn_protocol == BFIA_PROTOCOL and route.spec.authentication_type == MTLS,
         revision=line.revision,
         token_age=line.token_age,
         weaknesses=tuple(WEAKNESSES[form] for form in line.kuscia_wire),

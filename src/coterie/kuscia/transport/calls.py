@@ -17,18 +17,18 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from coterie.http.messages import Request, Response
-from coterie.kuscia.transport import grpc_messages, outbound
+from coterie.http.server import Tasks
+from coterie.kuscia.transport import grpc_messages, handing_over, outbound
 from coterie.kuscia.transport.grpc_messages import GRPC_SERVICE, GrpcInbound
 from coterie.kuscia.transport.metrics import TransportMetrics
 from coterie.kuscia.transport.outbound import CONTENT_TYPE, Outbound, TransportCode, TransportRefused
-from coterie.kuscia.transport.queues import MessageQueues, QueueKey
+from coterie.kuscia.transport.queues import MessageQueues, QueueKey, TakenMessage, task_of_session
 
 CHANNEL = "/v1/interconn/chan/"
 PUSH, INVOKE, POP, PEEK, RELEASE = "transport", "invoke", "pop", "peek", "release"
 GRPC_PUSH = "push"
 SESSION, TOPIC = "x-ptp-session-id", "x-ptp-topic"
 SOURCE_NODE, TARGET_NODE = "x-ptp-source-node-id", "x-ptp-target-node-id"
-_SESSION_PREFIX = "session_"
 _DEFAULT_SECONDS, _LEAST_SECONDS, _MOST_SECONDS = 120, 1, 300
 _LONGEST_NAME = 512
 
@@ -50,10 +50,6 @@ BeforePush = Callable[[], Awaitable[None]]
 
 async def _always() -> None:
     pass
-
-
-def task_of_session(session: str) -> str:
-    return session.removeprefix(_SESSION_PREFIX).partition(".")[0]
 
 
 def wait_seconds(request: Request, inbound: GrpcInbound | None = None) -> float:
@@ -96,6 +92,7 @@ class TransportCalls:
         self._parties_of = parties_of
         self._metrics = metrics
         self._before_push = before_push
+        self._tasks = Tasks()
 
     async def handle(self, request: Request) -> Response:
         caller = await self._recognise(request)
@@ -103,20 +100,34 @@ class TransportCalls:
             return Response(401, b"", "")
         bfia = in_form_of_bfia(request)
         self._metrics.running += 1
+        answer, taken = Outbound(), None
         try:
-            answer = Outbound(payload=await self._carry_out(caller, request, bfia=bfia) or b"")
+            taken = await self._carry_out(caller, request, bfia=bfia)
+            if taken is None:
+                made = _plain(answer, bfia=bfia)
+            elif taken.size <= handing_over.PIECE:
+                made = _plain(Outbound(await taken.read()), bfia=bfia)
+            else:
+                framing = grpc_messages.framing(taken.size) if bfia else outbound.framing(taken.size)
+                kind = grpc_messages.CONTENT_TYPE if bfia else CONTENT_TYPE
+                made = handing_over.response(taken, framing, kind, self._tasks)
+        except OSError as problem:
+            words = f"the message could not be read: {problem.strerror or problem}; try again later"
+            answer = Outbound(b"", TransportCode.SERVER_ERROR, words)
+            made = _plain(answer, bfia=bfia)
         except TransportRefused as problem:
             answer = outbound.refused(problem)
+            made = _plain(answer, bfia=bfia)
         finally:
             self._metrics.running -= 1
-        self._metrics.call(action_of(request.path), answer.code, len(request.body), len(answer.payload))
-        if not bfia:
-            return Response(body=outbound.encode(answer), content_type=CONTENT_TYPE)
-        body = grpc_messages.encode(answer)
-        size = [(grpc_messages.SIZE, str(len(body)))]
-        return Response(body=body, content_type=grpc_messages.CONTENT_TYPE, headers=size)
+        sent = taken.size if taken is not None and answer.code == TransportCode.SUCCESS else 0
+        self._metrics.call(action_of(request.path), answer.code, len(request.body), sent)
+        if bfia:
+            size = len(made.body) if made.stream is None else made.stream_length
+            made.headers.append((grpc_messages.SIZE, str(size)))
+        return made
 
-    async def _carry_out(self, caller: TransportCaller, request: Request, *, bfia: bool) -> bytes | None:
+    async def _carry_out(self, caller: TransportCaller, request: Request, *, bfia: bool) -> TakenMessage | None:
         action = action_of(request.path)
         inbound = grpc_messages.decode(request.body) if bfia else None
         session = _needed(request, SESSION)
@@ -157,6 +168,13 @@ class TransportCalls:
                 TransportCode.NOT_AUTHORIZED,
                 f"session {session} is not of a task that {caller.domain} takes part in here",
             )
+
+
+def _plain(answer: Outbound, *, bfia: bool) -> Response:
+    """Without a message."""
+    if bfia:
+        return Response(body=grpc_messages.encode(answer), content_type=grpc_messages.CONTENT_TYPE)
+    return Response(body=outbound.encode(answer), content_type=CONTENT_TYPE)
 
 
 def _given(request: Request, header: str) -> str:

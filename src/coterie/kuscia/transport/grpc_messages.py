@@ -17,7 +17,8 @@ from __future__ import annotations
 import msgspec
 
 from coterie.base.protobuf_wire import LENGTH, VARINT, ProtobufError, bytes_field, fields
-from coterie.kuscia.transport.outbound import Outbound, TransportCode, TransportRefused
+from coterie.kuscia.transport import outbound
+from coterie.kuscia.transport.outbound import Framing, Outbound, TransportCode, TransportRefused
 
 GRPC_SERVICE = "/org.ppc.ptp.PrivateTransferTransport/"
 CONTENT_TYPE = "application/x-protobuf"
@@ -50,6 +51,11 @@ def decode(body: bytes) -> GrpcInbound:
     except (ProtobufError, UnicodeDecodeError) as problem:
         raise TransportRefused(TransportCode.BAD_REQUEST, f"the message cannot be read: {problem}") from problem
     return GrpcInbound(topic, payload, 0 if timeout & _INT32_SIGN else timeout)
+
+
+def framing(size: int) -> Framing:
+    """Of an answer that carries a message."""
+    return outbound.framing(size, payload=2, code=3)
 
 
 def encode(answer: Outbound) -> bytes:

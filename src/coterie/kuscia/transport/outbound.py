@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
-from coterie.base.protobuf_wire import LENGTH, ProtobufError, bytes_field, fields
+from coterie.base.protobuf_wire import LENGTH, ProtobufError, bytes_field, encode_varint, fields, tag
 
 CONTENT_TYPE = "application/proto"
 
@@ -38,12 +39,31 @@ class Outbound(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+_SUCCESS = bytes_field(2, TransportCode.SUCCESS.encode())
+
+
 def encode(answer: Outbound) -> bytes:
+    code = _SUCCESS if answer.code == TransportCode.SUCCESS else bytes_field(2, answer.code.encode())
+    if not answer.payload and not answer.message:
+        return code
     parts = [bytes_field(1, answer.payload)] if answer.payload else []
-    parts.append(bytes_field(2, answer.code.encode()))
+    parts.append(code)
     if answer.message:
         parts.append(bytes_field(3, answer.message.encode()))
     return b"".join(parts)
+
+
+class Framing(NamedTuple):
+    """What stands before and behind the payload of an answer that carries a message."""
+
+    head: bytes
+    tail: bytes
+
+
+def framing(size: int, *, payload: int = 1, code: int = 2) -> Framing:
+    """`payload`, `code`: the numbers of these fields."""
+    head = tag(payload, LENGTH) + encode_varint(size) if size else b""
+    return Framing(head, bytes_field(code, TransportCode.SUCCESS.encode()))
 
 
 def decode(body: bytes) -> Outbound:

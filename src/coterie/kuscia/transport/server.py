@@ -18,19 +18,22 @@ from coterie.base.exposition import Family
 from coterie.base.tasks import TaskOwner
 from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request, Response
-from coterie.http.server import HttpLimits, HttpServer
+from coterie.http.server import HttpLimits, HttpServer, HttpShares
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.transport import outbound
-from coterie.kuscia.transport.calls import SESSION, PartiesOf, TransportCaller, TransportCalls, task_of_session
+from coterie.kuscia.transport.calls import SESSION, PartiesOf, TransportCaller, TransportCalls
 from coterie.kuscia.transport.metrics import TransportMetrics
 from coterie.kuscia.transport.outbound import CONTENT_TYPE, Outbound, TransportCode, TransportRefused
-from coterie.kuscia.transport.queues import MessageQueues
+from coterie.kuscia.transport.queues import MessageQueues, task_of_session
 from coterie.kuscia.transport.settings import ENGINES, PARTNERS, QueueLimits
 
 _SOURCE = "kuscia-source"
 """Set by our gateway, whatever a partner wrote into it."""
 _CALL_SECONDS, _IDLE_SECONDS = 300.0, 3600.0
 """Only our own gateway connects; connections that it keeps are not closed under its hands."""
+
+_REQUESTS_OF_ONE = 1024
+"""A quarter of what the gateway lets through at once (`_TRANSPORT_CALLS` there), for each partner and for each task."""
 
 NotifyUse = Callable[[], Awaitable[None]]
 """Tells the node that we are needed. Raises TransportError."""
@@ -64,8 +67,13 @@ class TransportServer:
                 TransportCalls(self.queues, recognise, parties_of, self.metrics, self._before_push).handle,
                 limits=_http_limits(limits),
                 problem_response=problem_response,
+                shares=HttpShares(caller_of, _REQUESTS_OF_ONE, _bodies_in_flight(limits) // 2),
+                cancels=True,
             )
-            for name, recognise in ((PARTNERS, self._partner), (ENGINES, self._engine))
+            for name, recognise, caller_of in (
+                (PARTNERS, self._partner, _partner_of),
+                (ENGINES, self._engine, _task_of),
+            )
         }
 
     async def serve(self, listeners: Mapping[str, socket.socket]) -> None:
@@ -90,11 +98,11 @@ class TransportServer:
     # Who calls.
 
     async def _partner(self, request: Request) -> TransportCaller | None:
-        source = request.headers.get(_SOURCE, "")
+        source = _partner_of(request.headers)
         return TransportCaller(source) if source else None
 
     async def _engine(self, request: Request) -> TransportCaller | None:
-        task = task_of_session(request.headers.get(SESSION, "").strip())
+        task = _task_of(request.headers)
         return TransportCaller(self._domain, task) if task else None
 
     # Whether we are needed.
@@ -123,10 +131,23 @@ class TransportServer:
         self._notified = self._clock.monotonic()
 
 
+def _partner_of(headers: Mapping[str, str]) -> str:
+    return headers.get(_SOURCE, "")
+
+
+def _task_of(headers: Mapping[str, str]) -> str:
+    return task_of_session(headers.get(SESSION, "").strip())
+
+
+def _bodies_in_flight(limits: QueueLimits) -> int:
+    """Of messages that arrive or wait for room. One partner, and one task, has half of it."""
+    return max(limits.memory, 4 * limits.body)
+
+
 def _http_limits(limits: QueueLimits) -> HttpLimits:
     return HttpLimits(
         max_body=limits.body,
-        max_body_in_flight=max(limits.memory, 2 * limits.body),
+        max_body_in_flight=_bodies_in_flight(limits),
         body_timeout=_CALL_SECONDS,
         write_timeout=_CALL_SECONDS,
         idle_timeout=_IDLE_SECONDS,

@@ -24,6 +24,11 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What all sessions have in memory; more goes into files."""
     sessions: int = 10_000
     queues_of_session: int = 10_000
+    queues: int = 100_000
+    """Topics that have messages, or for which somebody waits."""
+    messages: int = 1_000_000
+    """Each costs memory besides its bytes."""
+    messages_of_session: int = 100_000
     idle_seconds: float = 600.0
     """After which a session that nobody uses ends."""
     remembered_seconds: float = 1800.0

@@ -319,7 +319,7 @@ def _open_from_kuscia(session: _Session, event: ProcessingEvent, direction: Dire
     removed = [
         each for each in (*_NEVER_PASSED, *((ORIGIN,) if direction is Direction.RESPONSE else ())) if each not in known
     ]
-    opening = None if event.end else _Opening(KusciaOpener(*session.kuscia_key), left)
+    opening = None if event.end else _Opening(KusciaOpener(*session.kuscia_key, session.place.name), left)
     return opening, headers_reply(event.part, known, removed)
 
 

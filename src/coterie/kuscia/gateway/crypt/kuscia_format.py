@@ -31,7 +31,7 @@ NONCE_BYTES = 12
 LONGEST_BODY = 64 << 20
 """Of one message, since it is held."""
 LONGEST_TOGETHER = 256 << 20
-"""Of all messages that are held at a time."""
+"""Of all messages that are held at a time; those of one route may have half of it."""
 _KEY_CHARACTERS = 16
 
 
@@ -83,8 +83,10 @@ class KusciaOpener:
 
     _all: ClassVar[WeakSet[KusciaOpener]] = WeakSet()
 
-    def __init__(self, key: bytes, nonce: bytes) -> None:
+    def __init__(self, key: bytes, nonce: bytes, route: str) -> None:
+        """`route`: by which it came."""
         self._cipher = AESGCM(key)
+        self._route = route
         self._nonce = nonce
         self._held = bytearray()
         self._all.add(self)
@@ -93,7 +95,9 @@ class KusciaOpener:
         """Nothing yet. Raises FrameError, or TooMuchHeld."""
         if len(self._held) + len(data) > LONGEST_BODY + TAG_BYTES:
             raise FrameError(f"a body in Kuscia's format may have {LONGEST_BODY >> 20} MiB here; this one is longer")
-        if sum(len(each._held) for each in self._all) + len(data) > LONGEST_TOGETHER:
+        together = sum(len(each._held) for each in self._all) + len(data)
+        of_route = sum(len(each._held) for each in self._all if each._route == self._route) + len(data)
+        if together > LONGEST_TOGETHER or of_route > LONGEST_TOGETHER // 2:
             raise TooMuchHeld
         self._held += data
         return []

@@ -53,7 +53,8 @@ CALL_SECONDS = 30.0
 STREAM_SECONDS = 360.0
 """Of an answer of the API, which is passed on as it comes."""
 MOST_CALLS = 64
-"""At a time, of one partner and service."""
+MOST_BYTES = 32 << 20
+"""At a time, of one partner and service: more is fetched when these are answered."""
 _LOOK_SECONDS = 1.0
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 Poll = tuple[str, str]
@@ -68,6 +69,27 @@ def wanted_polls(inputs: SnapshotInputs) -> frozenset[Poll]:
             opened = (each.name for each in inputs.services if each.endpoints and each.opened_to(route.source))
             found |= {(route.source, service) for service in (HANDSHAKE_SERVICE, *opened)}
     return frozenset(found)
+
+
+class _Room:
+    """For calls that were fetched and are not answered yet."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._bytes = 0
+        self._freed = asyncio.Event()
+
+    async def take(self, size: int) -> None:
+        while self._calls >= MOST_CALLS or (self._calls and self._bytes + size > MOST_BYTES):
+            self._freed.clear()
+            await self._freed.wait()
+        self._calls += 1
+        self._bytes += size
+
+    def free(self, size: int) -> None:
+        self._calls -= 1
+        self._bytes -= size
+        self._freed.set()
 
 
 class CallPoller:
@@ -122,7 +144,7 @@ class CallPoller:
     async def _follow(self, poll: Poll, owner: TaskOwner) -> None:
         """One poll after the other."""
         partner, service = poll
-        room = asyncio.Semaphore(MOST_CALLS)
+        room = _Room()
         last = ""
         while True:
             try:
@@ -136,7 +158,7 @@ class CallPoller:
             last = problem
             await self._clock.sleep(AGAIN_SECONDS * (1 + random.random() / 10))
 
-    async def _fetch(self, poll: Poll, owner: TaskOwner, room: asyncio.Semaphore) -> None:
+    async def _fetch(self, poll: Poll, owner: TaskOwner, room: _Room) -> None:
         """Until it is time for another poll. Raises HttpFailure, PollFault."""
         partner, service = poll
         until = RENEW_SECONDS + random.random() * 10
@@ -153,9 +175,10 @@ class CallPoller:
                     reader = FrameReader()
                     while data := await answer.chunk():
                         for frame in reader.feed(data):
-                            await room.acquire()
+                            size = len(frame.body)
+                            await room.take(size)
                             task = owner.start(f"call of {partner}", self._serve(poll, frame), vital=False)
-                            task.add_done_callback(lambda _: room.release())
+                            task.add_done_callback(lambda _, size=size: room.free(size))  # type: ignore[misc]
 
     def _towards(self, partner: str) -> dict[str, str]:
         return {"Host": f"{RECEIVER_SERVICE}.{partner}.svc"}

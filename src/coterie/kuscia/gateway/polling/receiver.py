@@ -4,7 +4,8 @@
     partner  ──> Envoy ──> partners.sock   GET /poll: the stream of frames; POST /reply: what the service answered
 
 Who polls or replies is who our Envoy authenticated; a reply counts only from the partner that was asked. One poll for each
-partner and service: the newest. Calls wait for a poll, in bounded number, size and time.
+partner and service: the newest. Calls wait for a poll, and answers for whoever asked, in bounded number, size and time; one partner has half of
+the room.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from urllib.parse import quote
 
 from coterie.base.log import logger
 from coterie.http.messages import Request, Response
-from coterie.http.server import HttpLimits, HttpServer
+from coterie.http.server import HttpLimits, HttpServer, HttpShares
 from coterie.http.streamed_body import StreamedBody, TruncatedBody
 from coterie.kube.control.child_api_listener import private_socket
 from coterie.kuscia.gateway.names import ERROR, HOST, ORIGIN, POLLED_PATH, SOURCE
@@ -41,8 +42,12 @@ IDLE_SECONDS = 360.0
 LONGEST_POLL = 300.0
 MOST_CALLS = 2000
 MOST_WAITING_BYTES = 128 << 20
+MOST_UNREAD_BYTES = 64 << 20
+"""Of the answers of one partner: what came before its turn, or nobody has read yet."""
 _MOST_PARTS = 1024
-"""Of one answer that came before their turn, or are not read yet."""
+"""The same for one answer."""
+_AT_ONCE = 1000
+"""Polls and replies of one partner."""
 _HOST = re.compile(r"(?P<service>[a-z0-9-]{1,63})\.(?P<domain>[a-z0-9-]{1,63})\.svc")
 _TIMEOUT = re.compile(r"(?:(\d{1,4})h)?(?:(\d{1,4})m)?(?:(\d{1,5})s)?")
 # All connections are our own Envoy's, which keeps them for the next call.
@@ -58,30 +63,64 @@ Key = tuple[str, str]
 """A partner and a service of its."""
 
 
+class _Broken(Exception):
+    """The partner sent more of an answer than anybody reads."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What calls to one partner hold."""
+
+    calls: int = 0
+    frames: int = 0
+    """Bytes."""
+    unread: int = 0
+    """Bytes of answers."""
+
+
 @dataclass(slots=True)
 class _Call:
     """One that waits for its answer."""
 
     partner: str
+    waiting: _Waiting
     frame: bytes = field(repr=False)
     parts: dict[int, AnswerFrame] = field(default_factory=dict)
     came: asyncio.Event = field(default_factory=asyncio.Event)
     gone: bool = False
+    broken: bool = False
+    read: int = 0
+    """The place of the part that is wanted next."""
 
     def take(self, part: AnswerFrame) -> None:
         # An answer in one piece, and Kuscia's word that a stream broke, have no place among others.
-        place = part.index if part.chunk else max(self.parts, default=-1) + 1
-        if len(self.parts) < _MOST_PARTS:
-            self.parts.setdefault(place, part)
-            self.came.set()
+        place = part.index if part.chunk else max(self.parts, default=self.read - 1) + 1
+        if self.broken or place < self.read or place in self.parts:
+            return
+        if len(self.parts) >= _MOST_PARTS or self.waiting.unread + len(part.body) > MOST_UNREAD_BYTES:
+            self.broken = True
+            self.drop()
+        else:
+            self.parts[place] = part
+            self.waiting.unread += len(part.body)
+        self.came.set()
 
-    async def part(self, place: int, seconds: float) -> AnswerFrame:
-        """Raises TimeoutError."""
+    async def part(self, seconds: float) -> AnswerFrame:
+        """The next. Raises TimeoutError, _Broken."""
         async with asyncio.timeout(seconds):
-            while place not in self.parts:
+            while self.read not in self.parts and not self.broken:
                 self.came.clear()
                 await self.came.wait()
-        return self.parts.pop(place)
+        if self.broken:
+            raise _Broken
+        part = self.parts.pop(self.read)
+        self.waiting.unread -= len(part.body)
+        self.read += 1
+        return part
+
+    def drop(self) -> None:
+        self.waiting.unread -= sum(len(part.body) for part in self.parts.values())
+        self.parts.clear()
 
 
 @dataclass(slots=True)
@@ -104,10 +143,12 @@ class PollReceiver:
         self._polls: dict[Key, _Poll] = {}
         self._waiting: dict[Key, deque[_Call]] = {}
         self._calls: dict[str, _Call] = {}
+        self._of_partner: dict[str, _Waiting] = {}
         self._held = 0
         self._log = logger("gateway.polling").bind(domain=domain)
-        self._partners = HttpServer(self.from_partner, limits=_LIMITS)
-        self._own = HttpServer(self.from_us, limits=_LIMITS)
+        shares = HttpShares(lambda headers: headers.get(SOURCE, ""), _AT_ONCE, _LIMITS.max_body_in_flight // 2)
+        self._partners = HttpServer(self.from_partner, limits=_LIMITS, shares=shares, cancels=True)
+        self._own = HttpServer(self.from_us, limits=_LIMITS, cancels=True)
 
     def stop(self) -> None:
         self._stop.set()
@@ -199,16 +240,26 @@ class PollReceiver:
             frame = encode_call(CallFrame(name, found[0], path, request.method, headers, request.body))
         except PollFault as fault:
             return _failed(413, str(fault))
-        if len(self._calls) >= MOST_CALLS or self._held + len(frame) > MOST_WAITING_BYTES:
+        of_partner = self._of_partner.setdefault(key[0], _Waiting())
+        if (
+            len(self._calls) >= MOST_CALLS
+            or self._held + len(frame) > MOST_WAITING_BYTES
+            or of_partner.calls >= MOST_CALLS // 2
+            or of_partner.frames + len(frame) > MOST_WAITING_BYTES // 2
+        ):
             return _failed(503, f"too many calls wait for {key[0]} to fetch or answer them")
-        call = self._calls[name] = _Call(key[0], frame)
+        call = self._calls[name] = _Call(key[0], of_partner, frame)
         self._held += len(frame)
+        of_partner.calls += 1
+        of_partner.frames += len(frame)
         kept = False
         try:
             self._queue(key, call)
-            first = await call.part(0, ANSWER_SECONDS)
+            first = await call.part(ANSWER_SECONDS)
             kept = first.chunk and not first.end
             return self._answered(name, call, first)
+        except _Broken:
+            return _failed(502, f"{key[0]} answers with more than is taken before it is read")
         except TimeoutError:
             fetched = key in self._polls
             why = "does not answer" if fetched else "does not fetch calls of this service"
@@ -232,8 +283,13 @@ class PollReceiver:
         if call.gone:
             return
         call.gone = True
+        call.drop()
         self._held -= len(call.frame)
+        call.waiting.frames -= len(call.frame)
+        call.waiting.calls -= 1
         call.frame = b""
+        if not call.waiting.calls:
+            self._of_partner.pop(call.partner, None)
         self._calls.pop(name, None)
         for key in [key for key, waiting in self._waiting.items() if all(each.gone for each in waiting)]:
             del self._waiting[key]
@@ -266,11 +322,10 @@ class _AnswerBody:
 async def _rest(call: _Call, body: bytes) -> AsyncGenerator[bytes, None]:
     if body:
         yield body
-    place = 1
     while True:
         try:
-            part = await call.part(place, IDLE_SECONDS)
-        except TimeoutError:
+            part = await call.part(IDLE_SECONDS)
+        except (TimeoutError, _Broken):
             raise TruncatedBody from None
         if not part.chunk:
             raise TruncatedBody  # it broke over there
@@ -278,7 +333,6 @@ async def _rest(call: _Call, body: bytes) -> AsyncGenerator[bytes, None]:
             yield part.body
         if part.end:
             return
-        place += 1
 
 
 def _seconds(text: str) -> float:
