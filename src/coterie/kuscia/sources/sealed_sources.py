@@ -127,6 +127,8 @@ def location(info: SourceInfo, uri: str) -> tuple[str, ...]:
     followed."""
     if info.kind in DATABASES:
         return (info.kind, info.endpoint, info.database.casefold(), uri.strip("/").casefold())
+    if info.kind == "odps":
+        return (info.kind, info.endpoint, info.extra.get("project", "").casefold(), uri.strip("/").casefold())
     base = info.path if info.kind == "localfs" else f"/{info.prefix}"
     path = posixpath.normpath(f"/{base}/{uri}".replace("//", "/"))
     if info.kind == "localfs":

@@ -17,6 +17,7 @@ from coterie.kuscia.sources.http_files import http_files
 from coterie.kuscia.sources.iceberg import iceberg
 from coterie.kuscia.sources.localfs import localfs
 from coterie.kuscia.sources.mysql import mysql
+from coterie.kuscia.sources.odps import odps
 from coterie.kuscia.sources.postgresql import postgresql
 from coterie.kuscia.sources.protocol import DataSource, SourceError, SourceInfo
 from coterie.kuscia.sources.s3 import s3
@@ -33,6 +34,7 @@ BUILT_IN: Mapping[str, Opener] = {
     "http": http_files,
     "delta": delta,
     "iceberg": iceberg,
+    "odps": odps,
 }
 _METHODS = ("__aenter__", "__aexit__", "schema", "read", "write", "delete")
 
