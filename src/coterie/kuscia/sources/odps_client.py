@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import tempfile
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
@@ -45,7 +44,7 @@ class OdpsSession:
     def __init__(self, ca: str) -> None:
         self._session = requests.Session()
         self._session.trust_env = False
-        self._open: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._streamed: Any = None
         self._stopped = False
         self._file = tempfile.NamedTemporaryFile("w", suffix=".pem") if ca else None  # noqa: SIM115
         if self._file is not None:
@@ -73,15 +72,18 @@ class OdpsSession:
         if status == _TOO_BUSY or status >= 500:
             raise SourceUnreachable(f"{host} failed ({status})")
         if stream:
-            self._open.add(response.raw)
+            self._streamed = response.raw
+            if self._stopped:  # meanwhile
+                response.close()
+                raise SourceError("reading was stopped")
         return response
 
     def interrupt(self) -> None:
         """From any thread: what waits for a piece of a table ends with an error."""
         self._stopped = True
-        for each in list(self._open):
-            with suppress(OSError, ValueError, RuntimeError, AttributeError):  # it may be over already
-                each.shutdown()
+        if self._streamed is not None:
+            with suppress(OSError, ValueError, RuntimeError):  # it may be over already
+                self._streamed.shutdown()
 
     def close(self) -> None:
         self._session.close()
