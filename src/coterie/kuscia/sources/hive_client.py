@@ -45,6 +45,7 @@ class HiveLine:
         self._context = context
         self._handle: socket.socket | None = None
         self._stopped = False
+        self._line: Any = None
         self._transport: Any = None
         self._session: Any = None
 
@@ -53,17 +54,22 @@ class HiveLine:
 
     def connect(self) -> None:
         host, port = self._place.host, self._place.port
-        line: Any = TSSLSocket(host, port, ssl_context=self._context) if self._context else TSocket(host, port)
-        line.setTimeout(DIALLING * 1000)
-        line.open()
-        self._handle = socket.socket(fileno=os.dup(line.handle.fileno()))
+        plain = socket.create_connection((host, port), timeout=DIALLING)
+        self._handle = plain.dup()
+        if self._context is not None:
+            with plain:  # the other one goes on
+                handle: socket.socket = self._context.wrap_socket(plain, server_hostname=host)
+            self._line = TSSLSocket(host, port, ssl_context=self._context)
+        else:
+            handle, self._line = plain, TSocket(host, port)
+        self._line.setHandle(handle)
         if self._stopped:
             raise SourceError("reading was stopped")
         mechanism = "NOSASL" if self._place.options.get("auth") == "nosasl" else "PLAIN"
-        self._transport = get_transport(line, host, "hive", mechanism, self._user, self._password)
+        self._transport = get_transport(self._line, host, "hive", mechanism, self._user, self._password)
         if mechanism == "PLAIN":
             self._transport.open()
-        line.setTimeout(ANSWER * 1000)
+        self._line.setTimeout(ANSWER * 1000)
         service = HS2Service(ThriftClient(TBinaryProtocolAccelerated(self._transport)), retries=1)
         self._session = service.open_session(self._user)
 
@@ -103,9 +109,8 @@ class HiveLine:
         if self._session is not None and not self._stopped:
             with suppress(*LOST, *REFUSED):
                 self._session.close()
-        if self._transport is not None:
-            with suppress(*LOST):
-                self._transport.close()
+        if self._line is not None:
+            self._line.close()
         if self._handle is not None:
             self._handle.close()
             self._handle = None

@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from coterie.kuscia.sources.azure_blobs import azure_blobs
 from coterie.kuscia.sources.delta import delta
 from coterie.kuscia.sources.gcs_objects import gcs_objects
+from coterie.kuscia.sources.hive import hive
 from coterie.kuscia.sources.http_files import http_files
 from coterie.kuscia.sources.iceberg import iceberg
 from coterie.kuscia.sources.localfs import localfs
@@ -35,6 +36,7 @@ BUILT_IN: Mapping[str, Opener] = {
     "delta": delta,
     "iceberg": iceberg,
     "odps": odps,
+    "hive": hive,
 }
 _METHODS = ("__aenter__", "__aexit__", "schema", "read", "write", "delete")
 
