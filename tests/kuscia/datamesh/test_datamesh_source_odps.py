@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import odps_kit
 import pyarrow as pa
 import pytest
+from datamesh_kit import World, api_world, reading, writing
 
+from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.secret import SecretValue
+from coterie.kuscia.datamesh.server import DataMesh
+from coterie.kuscia.datamesh.settings import MeshSettings
 from coterie.kuscia.sources import conformance, odps
 from coterie.kuscia.sources.protocol import (
     DataLocation,
@@ -228,6 +233,52 @@ async def test_deleting(project: odps_kit.Project, info: SourceInfo) -> None:
         table.rows = {"ds=x": [FIRST], "ds=y": [FIRST]}
         await source.delete(DataLocation("parts", partition="ds=x"))
     assert [*project.tables["parts"].rows] == ["ds=y"]
+
+
+# In the data mesh.
+
+
+@pytest.fixture
+async def alice(info: SourceInfo, tmp_path: Path) -> AsyncIterator[World]:
+    async with api_world(tmp_path) as made:
+        settings = MeshSettings(made.domain, made.paths, http_port=0, grpc_port=0, recheck_seconds=0.05)
+        made.mesh = DataMesh(settings, made.client, made.identity, open_source, SYSTEM_CLOCK, run=tmp_path)
+        keys = {"access_key_id": odps_kit.ID, "access_key_secret": odps_kit.KEY}
+        await made.source("warehouse", "odps", {"endpoint": info.endpoint, "project": "shop", **keys})
+        columns = [{"name": "id", "type": "int64"}, {"name": "name", "type": "str"}]
+        await made.table("people", columns, dataSource="warehouse", relativeURI="people", fileFormat="unknown")
+        async with made.mesh:
+            made.grpc_port = made.mesh.grpc_port
+            yield made
+
+
+async def test_grants_say_which_columns_odps_is_asked_for(alice: World, project: odps_kit.Project) -> None:
+    bob = await alice.engine("bob")
+    with pytest.raises(Exception, match="has no grant"):
+        await reading(alice, bob, "people")
+    assert project.requests == []
+    await alice.grant("to-bob", "people", "bob", inputConfig='{"columns": ["id"]}')
+    assert (await reading(alice, bob, "people", ["id"])).to_pydict() == {"id": [1, 2, 3]}
+    with pytest.raises(Exception, match="does not give.*name|column.*name"):
+        await reading(alice, bob, "people", ["id", "name"])
+    assert {*project.columns_read} == {"id"}
+
+
+async def test_a_partners_task_writes_beside_our_tables_only(alice: World, project: odps_kit.Project) -> None:
+    bob = await alice.engine("bob")
+    fields: dict[str, Any] = {
+        "name": "m", "type": "table", "datasource_id": "warehouse",
+        "columns": [{"name": "id", "type": "int64"}],
+    }  # fmt: skip
+    project.put("unknown", FIRST, kinds=KINDS)
+    for uri in ("people", "PEOPLE", "Unknown"):
+        answer = await alice.call(bob, "CreateDomainData", domaindata_id="mine", relative_uri=uri, **fields)
+        assert answer.status.code, uri
+    answer = await alice.call(bob, "CreateDomainData", domaindata_id="out", relative_uri="out", **fields)
+    assert not answer.status.code, answer.status.message
+    await writing(alice, bob, "out", pa.table({"id": [7]}))
+    assert (await reading(alice, bob, "out")).to_pydict() == {"id": [7]}
+    assert [*project.tables] == ["people", "unknown", "out"]
 
 
 # What goes wrong.

@@ -102,7 +102,9 @@ class _OdpsRest(pyodps_rest.RestClient):  # type: ignore[misc]
 
 
 class _OdpsTunnel(pyodps_tunnel.TableTunnel):  # type: ignore[misc]
-    """As the library's, but its requests are repeated by nobody, and go over the source's session."""
+    """As the library's, but its requests go over the source's session."""
+
+    _ours: Any = None
 
     def __init__(self, entry: Any, line: OdpsSession, endpoint: str) -> None:
         super().__init__(odps=entry, endpoint=endpoint or None)
@@ -110,12 +112,12 @@ class _OdpsTunnel(pyodps_tunnel.TableTunnel):  # type: ignore[misc]
 
     @property
     def tunnel_rest(self) -> Any:
-        if self._tunnel_rest is None:
+        if self._ours is None:
             endpoint = self._endpoint or self._get_tunnel_server(self._project)
-            self._tunnel_rest = _OdpsRest(
+            self._ours = _OdpsRest(
                 self._account, endpoint, self._client.project, tag="TUNNEL", retry_enabled=False, line=self._line
             )
-        return self._tunnel_rest
+        return self._ours
 
 
 class OdpsClient:
