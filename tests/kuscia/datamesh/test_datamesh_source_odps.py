@@ -17,6 +17,7 @@ from datamesh_kit import World, api_world, reading, writing
 
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.secret import SecretValue
+from coterie.kuscia.api.grants import columns_limit
 from coterie.kuscia.datamesh.server import DataMesh
 from coterie.kuscia.datamesh.settings import MeshSettings
 from coterie.kuscia.sources import conformance, odps
@@ -257,7 +258,7 @@ async def test_grants_say_which_columns_odps_is_asked_for(alice: World, project:
     with pytest.raises(Exception, match="has no grant"):
         await reading(alice, bob, "people")
     assert project.requests == []
-    await alice.grant("to-bob", "people", "bob", inputConfig='{"columns": ["id"]}')
+    await alice.grant("to-bob", "people", "bob", inputConfig=columns_limit(["id"]))
     assert (await reading(alice, bob, "people", ["id"])).to_pydict() == {"id": [1, 2, 3]}
     with pytest.raises(Exception, match="does not give.*name|column.*name"):
         await reading(alice, bob, "people", ["id", "name"])
