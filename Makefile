@@ -64,7 +64,7 @@ sbom: $(STAMP)  ## write sbom.json: what Coterie is built from (CycloneDX)
 protos: $(STAMP)  ## compile the .proto files into the descriptor set that is checked in
 	$(BIN)/python scripts/compile_protos.py
 
-.PHONY: azurite gcs lakes
+.PHONY: azurite gcs lakes warehouses
 azurite:  ## run the tests of data sources on Azurite, the emulator of Azure Blob Storage (needs Node 20)
 	npm install --silent --no-fund --no-audit --prefix .tools/azurite azurite@3.35.0
 	$(BIN)/pytest -q tests/kuscia/datamesh/test_datamesh_source_azure.py
@@ -77,6 +77,11 @@ gcs: $(STAMP)  ## run the tests of data sources on an emulator of Google Cloud S
 lakes: $(STAMP)  ## run the tests of Delta and Iceberg tables, with the libraries of these extras
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --upgrade --target .tools/lakes -r scripts/lakes.txt
 	PYTHONPATH=.tools/lakes $(BIN)/pytest -q tests/kuscia/datamesh/test_datamesh_source_delta.py tests/kuscia/datamesh/test_datamesh_source_iceberg.py
+
+warehouses: $(STAMP)  ## run the tests of ODPS and Hive tables, with the libraries of these extras and a HiveServer2 (Maven, Java 17)
+	@scripts/get-hive
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --no-build-isolation --upgrade --target .tools/warehouses -r scripts/warehouses.txt
+	COTERIE_HIVE=1 PYTHONPATH=.tools/warehouses $(BIN)/pytest -q -n 0 -rs tests/kuscia/datamesh/test_datamesh_source_odps.py tests/kuscia/datamesh/test_datamesh_source_hive.py
 
 console:  ## build the console's page from web/ (needs Node 20)
 	cd web && npm ci --silent && npx tsc --noEmit && node build.mjs

@@ -2,7 +2,7 @@
 
     constraints.txt                     the versions                       (written by hand)
     requirements.txt                    the same with hashes               (written here, installed by `make setup`)
-    src/coterie/engines/*/requirements.txt, scripts/s3-server.txt, scripts/lakes.txt, scripts/gcs-emulator.txt   (hashes are added here)
+    src/coterie/engines/*/requirements.txt, scripts/s3-server.txt, scripts/lakes.txt, scripts/warehouses.txt, scripts/gcs-emulator.txt   (hashes are added here)
 
 Every file of a pinned version is listed, wheels of all platforms and the source, so that one file serves all Python versions
 and processors. The index is the one that pip is configured with; its address is written nowhere.
@@ -106,7 +106,7 @@ def main() -> int:
     versions = (ROOT / "constraints.txt").read_text().splitlines()
     head = ["# Written by scripts/pin_hashes.py from constraints.txt and pyproject.toml."]
     sources = {ROOT / "requirements.txt": [*head, *sorted([*versions, *build], key=str.lower)]}
-    others = (ROOT / "scripts" / name for name in ("s3-server.txt", "lakes.txt", "gcs-emulator.txt"))
+    others = (ROOT / "scripts" / name for name in ("s3-server.txt", "lakes.txt", "warehouses.txt", "gcs-emulator.txt"))
     for path in (*sorted(ROOT.glob("src/coterie/engines/*/requirements.txt")), *others):
         sources[path] = path.read_text().splitlines()
     for path, lines in sources.items():

@@ -16,6 +16,7 @@ LOCKED = [
     ROOT / "requirements.txt",
     ROOT / "scripts" / "s3-server.txt",
     ROOT / "scripts" / "lakes.txt",
+    ROOT / "scripts" / "warehouses.txt",
     ROOT / "scripts" / "gcs-emulator.txt",
     *sorted(ROOT.glob("src/coterie/engines/*/requirements.txt")),
 ]

@@ -138,6 +138,18 @@ async def test_nor_by_another_source_of_the_same_place(alice: World) -> None:
     assert "taken" in answer.status.message
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+async def test_nor_inside_of_a_table_of_another_type(alice: World, kind: str) -> None:
+    """One more file in its log would be one more version of the table."""
+    await alice.source("lake", kind, {"path": str(alice.paths.data / "lake")})
+    await alice.table("people", dataSource="lake", relativeURI="people", fileFormat="unknown")
+    answer = await alice.call(
+        await alice.engine("bob"), "CreateDomainData", domaindata_id="mine", name="m", type="table",
+        columns=PEOPLE_COLUMNS, relative_uri="lake/people/_delta_log/00000000000000000001.json",
+    )  # fmt: skip
+    assert "taken" in answer.status.message
+
+
 @pytest.mark.parametrize("method", ["UpdateDomainData", "DeleteDomainData", "CreateDomainData"])
 async def test_a_partners_task_changes_nothing_of_ours(alice: World, method: str) -> None:
     await alice.table("people")

@@ -188,6 +188,24 @@ async def test_a_column_that_chooses_rows_is_read(alice: World, partition: str, 
         await threaded(client.get_flight_info, fl.FlightDescriptor.for_command(query))
 
 
+@pytest.mark.parametrize("partition", ["secret=x", "id=1,secret=x", "ID=1"])
+async def test_a_column_that_the_entry_does_not_declare_chooses_no_rows(alice: World, partition: str) -> None:
+    """A database knows it; a grant of the whole entry does not give it."""
+    fields = [{"name": "ds", "type": "str"}]
+    await alice.table("people", partitions={"type": "path", "fields": fields})
+    await alice.grant("to-bob", "people", "bob")
+    bob = await alice.engine("bob")
+
+    async def asked(chosen: str) -> None:
+        query = command("CommandDomainDataQuery", domaindata_id="people", columns=["id"], partition_spec=chosen)
+        with alice.flight(bob) as client:
+            await threaded(client.get_flight_info, fl.FlightDescriptor.for_command(query))
+
+    with pytest.raises(fl.FlightUnauthorizedError, match="declares no column or partition (secret|ID)"):
+        await asked(partition)
+    await asked("ds=x,age=30")
+
+
 async def test_a_granted_column_may_choose_rows(alice: World) -> None:
     await alice.table("people")
     await alice.grant("to-bob", "people", "bob", inputConfig=columns_limit(["id", "age"]))

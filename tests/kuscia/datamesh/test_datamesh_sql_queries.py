@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from coterie.kuscia.sources.protocol import SqlTable
@@ -212,6 +214,14 @@ def test_names_of_expressions_are_never_those_of_tables() -> None:
 )
 def test_odd_names(text: str, dialect: str, table: str) -> None:
     assert f"FROM {table})" in made(text, dialect)
+
+
+@pytest.mark.parametrize("start", ["'(a+)+$'", "name", "'a' || name", "2"])
+def test_a_part_of_a_text_begins_at_a_number(start: str) -> None:
+    """In PostgreSQL a text in its place is a regular expression, which may run for minutes."""
+    out = made(f"SELECT substring(name FROM {start}) FROM people")
+    assert re.search(r'SUBSTRING\("people"."name" FROM CAST\(.* AS INT\)\)', out), out
+    assert "CAST" not in made("SELECT substring(name, 2) FROM people", "mysql")
 
 
 def test_comments_are_left_out() -> None:

@@ -154,8 +154,11 @@ class Flight:
         chosen = columns.selected(declared, query.columns)
         names = tuple(each.name for each in (declared if raw else chosen))
         # Rows that are chosen by a column tell what is in it.
-        touched = tuple(dict.fromkeys((*names, *_partition_keys(query.partition_spec))))
+        keys = _partition_keys(query.partition_spec)
+        touched = tuple(dict.fromkeys((*names, *keys)))
         permit = await self._permits.read(caller, found, touched, FILE if raw else NORMAL)
+        if (permit.grant is not None or caller.tables is not None) and not raw:
+            _check_declared(found, keys)
         if not raw and not declared:
             sentence = f"{found.metadata.name} has no columns here: its rows are at another party, or it is no table"
             raise MeshError(MeshErrorCode.INVALID, sentence, GrpcStatusName.FAILED_PRECONDITION)
@@ -346,6 +349,17 @@ def _partition_keys(text: str) -> tuple[str, ...]:
         return tuple(partition_of(text))
     except SourceError as problem:
         raise MeshError(MeshErrorCode.INVALID, str(problem)) from problem
+
+
+def _check_declared(data: DomainData, keys: Sequence[str]) -> None:
+    """What is granted is the entry. A column of the table that it does not declare chooses no rows either."""
+    partitions = data.spec.partitions.fields if data.spec.partitions else None
+    declared = {each.name for each in (*(data.spec.columns or ()), *(partitions or ()))}
+    if unknown := [each for each in keys if each not in declared]:
+        raise NotPermitted(
+            MeshErrorCode.QUERY_DATA,
+            f"{data.metadata.name} declares no column or partition {', '.join(unknown)[:100]}; its owner can add it",
+        )
 
 
 def place_of(data: DomainData, partition: str = "") -> DataLocation:

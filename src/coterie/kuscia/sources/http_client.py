@@ -39,6 +39,13 @@ _SETTINGS = ("hosts", "private_addresses", "max_bytes", "ca")
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 """Addresses of version 4 behind a translator."""
+_GLOBAL = ipaddress.IPv6Network("2000::/3")
+"""What is public of version 6; Python takes more for it, e.g. site-local addresses and other translators."""
+_CLOUDS = frozenset(
+    map(ipaddress.ip_address, ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254"))
+)
+"""Where clouds give out credentials at addresses that are not link-local: Alibaba, Azure, Oracle, AWS, Google."""
+_ASSIGNMENTS = ipaddress.IPv4Network("192.0.0.0/24")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,10 @@ def address_fault(text: str, *, private: bool) -> str:
             return address_fault(str(inner), private=private)
     if address.is_link_local or address.is_multicast or address.is_unspecified:
         return "a link-local, multicast or unspecified address"
-    if not address.is_global and not private:
+    if address in _CLOUDS:
+        return "an address at which clouds give out credentials"
+    public = address.is_global and (address in _GLOBAL if address.version == 6 else address not in _ASSIGNMENTS)
+    if not public and not private:
         return "an address that is not public, which the source allows with private_addresses only"
     return ""
 

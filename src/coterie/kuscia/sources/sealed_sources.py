@@ -33,6 +33,8 @@ _SHOWN = {
     "database": ("endpoint", "database"),
     "odps": ("endpoint", "project"),
 }
+_LOCAL = ("localfs", "delta", "iceberg")
+"""Whose tables are files below `path`: a file that is put into a table changes it."""
 _OTHER = ("virtualhost", "version", "secrets")
 _SECRETS = ("access_key_id", "access_key_secret", "user", "password")
 
@@ -127,11 +129,14 @@ def location(info: SourceInfo, uri: str) -> tuple[str, ...]:
     followed."""
     if info.kind in DATABASES:
         return (info.kind, info.endpoint, info.database.casefold(), uri.strip("/").casefold())
-    base = info.path if info.kind == "localfs" else f"/{info.prefix}"
+    if info.kind == "odps":
+        return (info.kind, info.endpoint, info.extra.get("project", "").casefold(), uri.strip("/").casefold())
+    local = info.kind in _LOCAL
+    base = info.path if local else f"/{info.prefix}"
     path = posixpath.normpath(f"/{base}/{uri}".replace("//", "/"))
-    if info.kind == "localfs":
+    if local:
         path = os.path.realpath(path)
-    return (info.kind, info.endpoint, info.bucket, *[each for each in path.split("/") if each])
+    return (_LOCAL[0] if local else info.kind, info.endpoint, info.bucket, *[each for each in path.split("/") if each])
 
 
 def overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:

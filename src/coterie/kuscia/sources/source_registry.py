@@ -13,10 +13,12 @@ from importlib.metadata import EntryPoint, entry_points
 from coterie.kuscia.sources.azure_blobs import azure_blobs
 from coterie.kuscia.sources.delta import delta
 from coterie.kuscia.sources.gcs_objects import gcs_objects
+from coterie.kuscia.sources.hive import hive
 from coterie.kuscia.sources.http_files import http_files
 from coterie.kuscia.sources.iceberg import iceberg
 from coterie.kuscia.sources.localfs import localfs
 from coterie.kuscia.sources.mysql import mysql
+from coterie.kuscia.sources.odps import odps
 from coterie.kuscia.sources.postgresql import postgresql
 from coterie.kuscia.sources.protocol import DataSource, SourceError, SourceInfo
 from coterie.kuscia.sources.s3 import s3
@@ -33,6 +35,8 @@ BUILT_IN: Mapping[str, Opener] = {
     "http": http_files,
     "delta": delta,
     "iceberg": iceberg,
+    "odps": odps,
+    "hive": hive,
 }
 _METHODS = ("__aenter__", "__aexit__", "schema", "read", "write", "delete")
 

@@ -165,6 +165,10 @@ def statement(query: ResolvedQuery, tables: Mapping[str, SqlTable]) -> str:
             node.comments = None
             if isinstance(node, exp.Literal) and node.is_string and not isinstance(node.parent, exp.Interval):
                 node.replace(exp.Var(this=_text(node.this, query.dialect)))
+        if query.dialect == "postgres":
+            for node in tree.find_all(exp.Substring):
+                # From a text would be from where a regular expression matches.
+                node.set("start", exp.cast(node.args["start"], "int"))
         made: str = tree.sql(dialect=query.dialect, comments=False, identify=True)
     except (sql_errors.SqlglotError, RecursionError, ValueError) as problem:
         raise RefusedQuery(f"the query cannot be run: {_first_line(problem)}") from None
