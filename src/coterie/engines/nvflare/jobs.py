@@ -1,7 +1,7 @@
 """A job folder of NVFlare: which app of it runs where, the values of a task in it, and whether two apps are the same.
 
-    meta.json    {"deploy_map": {"app": ["@ALL"]}, ...}
-    app/         config/config_fed_server.json, config/config_fed_client.json, custom/*.py
+meta.json    {"deploy_map": {"app": ["@ALL"]}, ...}
+app/         config/config_fed_server.json, config/config_fed_client.json, custom/*.py
 """
 
 from __future__ import annotations

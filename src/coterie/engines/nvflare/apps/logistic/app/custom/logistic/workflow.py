@@ -56,7 +56,9 @@ class ScaledFedAvg(FedAvg):
         found = self.send_model_and_wait(task_name=task, data=question, targets=self._sites)
         names = sorted(each.meta["client_name"] for each in found)
         if names != self._sites:
-            raise RuntimeError(f"of {', '.join(self._sites)} only {', '.join(names) or 'none'} answered the task {task}")
+            raise RuntimeError(
+                f"of {', '.join(self._sites)} only {', '.join(names) or 'none'} answered the task {task}"
+            )
         return sorted(found, key=lambda each: str(each.meta["client_name"]))
 
 
