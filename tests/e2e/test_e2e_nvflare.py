@@ -158,3 +158,45 @@ def test_code_comes_from_the_own_image_only(net: Net, tmp_path: Path) -> None:
     logs = "".join(shell(net, tmp_path, f"coterie job logs own --domain {each}").stdout for each in ("bob", "carol"))
     assert "the app that alice sends is not the one of this party's image: custom/logistic/executor.py differs" in logs
     assert "CODE OF ALICE" not in logs
+
+
+SITE = """
+import io, json, sys, tempfile, zipfile
+from pathlib import Path
+from nvflare.apis.workspace import Workspace
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from coterie.engines.nvflare.site_policy import OwnAppDeployer
+own, root = Path(sys.argv[1]), Path(tempfile.mkdtemp())
+for name in ("startup", "local"):
+    (root / name).mkdir()
+deployer = OwnAppDeployer(str(own), str(root / "refused"))
+topics = sorted(topic for each in ClientRequestProcessors.request_processors for topic in each.get_topics())
+given = io.BytesIO()
+with zipfile.ZipFile(given, "w") as archive:
+    for path in own.rglob("*.json"):
+        archive.write(path, path.relative_to(own))
+    archive.writestr("custom/evil.py", "x = 1")
+answers = [
+    deployer.deploy(Workspace(str(root), "bob"), job, {}, "app", given.getvalue(), None)
+    for job in ("4a0f8d1c-0000-4000-8000-0123456789ab", "../x", "4a0f8d1c-0000-4000-8000-0123456789ab --set a=b")
+]
+left = sorted(str(each.relative_to(root)) for each in root.rglob("*"))
+print(json.dumps({"topics": topics, "answers": answers, "left": left}))
+"""
+
+
+def test_a_client_does_what_a_job_needs_and_no_more() -> None:
+    """The version of NVFlare that is installed may have other commands than the one that this was written for."""
+    words = [PLACE / "bin" / "python", "-P", "-c", SITE, APPS / "logistic" / "app"]
+    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout)
+    assert found["topics"] == [
+        "scheduler.cancel_resource",
+        "scheduler.check_resource",
+        "train.abort",
+        "train.deploy",
+        "train.notify_job_status",
+        "train.start_job",
+    ]
+    assert found["answers"][0] == "the app is not the one of this party's image: custom/evil.py differs"
+    assert found["answers"][1:] == ["this is no id of a job"] * 2
+    assert found["left"] == ["local", "refused", "startup"]

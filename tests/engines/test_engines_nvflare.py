@@ -21,11 +21,11 @@ from party_config_kit import config, numbered
 from coterie.engines.launching.configuration import BadConfig
 from coterie.engines.launching.http_relay import SOURCE_HEADER, HttpCall
 from coterie.engines.nvflare import __main__ as launcher
-from coterie.engines.nvflare import frames, jobs, kits
-from coterie.engines.nvflare.frames import DATA, HELLO, PING, READY, BadFrame, Frame
-from coterie.engines.nvflare.kits import Authority
+from coterie.engines.nvflare import frames, jobs, startup
+from coterie.engines.nvflare.frames import DATA, HELLO, PING, READY, BadFrame, F3Frame
 from coterie.engines.nvflare.passage import refused_at_client, refused_at_server
-from coterie.engines.nvflare.relay import PATH, Relay, RelayRules
+from coterie.engines.nvflare.relay import PATH, FrameRelay, RelayRules
+from coterie.engines.nvflare.startup import TaskAuthority
 from coterie.engines.nvflare.task import parse, plain
 
 PORTS = numbered("fed", "server", "admin")
@@ -85,19 +85,19 @@ def framed(kind: int, headers: bytes = b"", payload: bytes = b"") -> bytes:
     return struct.pack(">IHBBHHHH", length, len(headers), kind, 0, 0, 1, 2, 3) + headers + payload
 
 
-def message(to: str = "server", by: str = "bob.job", **changed: object) -> Frame:
+def message(to: str = "server", by: str = "bob.job", **changed: object) -> F3Frame:
     headers = {"origin": by, "from": by, "destination": to, "to": to, "msg_type": "req"}
     headers |= {"channel": "server_command", "topic": "get_task"}
     whole = {f"cn__{key}": value for key, value in headers.items()}
     whole |= {key if key.startswith("sm__") else f"cn__{key}": value for key, value in changed.items()}
-    return Frame(DATA, {key: value for key, value in whole.items() if value is not None})
+    return F3Frame(DATA, {key: value for key, value in whole.items() if value is not None})
 
 
 def test_headers_are_read() -> None:
     assert frames.unpacked(packed(VALUES)) == VALUES
-    assert frames.read(framed(DATA, packed({"a": "b"}), b"payload")) == Frame(DATA, {"a": "b"})
-    assert frames.read(framed(HELLO, b"", packed({"endpoint_name": "bob"}))) == Frame(HELLO, {"endpoint_name": "bob"})
-    assert frames.read(framed(PING, b"", packed({}))) == Frame(PING, {})
+    assert frames.read(framed(DATA, packed({"a": "b"}), b"payload")) == F3Frame(DATA, {"a": "b"})
+    assert frames.read(framed(HELLO, b"", packed({"endpoint_name": "bob"}))) == F3Frame(HELLO, {"endpoint_name": "bob"})
+    assert frames.read(framed(PING, b"", packed({}))) == F3Frame(PING, {})
 
 
 def test_what_ends_early_is_no_frame() -> None:
@@ -139,12 +139,12 @@ def test_other_frames_are_none(kind: int) -> None:
 
 def test_a_client_speaks_for_itself_to_the_server() -> None:
     for name in ("bob", "bob.job"):
-        assert refused_at_server(Frame(HELLO, {"endpoint_name": name}), "bob") == ""
+        assert refused_at_server(F3Frame(HELLO, {"endpoint_name": name}), "bob") == ""
     for other in ("carol", "bobby", "server", "server.job", "", None, "_admin_1"):
-        assert refused_at_server(Frame(HELLO, {"endpoint_name": other}), "bob"), other
+        assert refused_at_server(F3Frame(HELLO, {"endpoint_name": other}), "bob"), other
         assert refused_at_server(message(origin=other), "bob"), other
         assert refused_at_server(message(**{"from": other}), "bob"), other
-    assert refused_at_server(Frame(PING, {}), "bob") == ""
+    assert refused_at_server(F3Frame(PING, {}), "bob") == ""
     assert refused_at_server(message(), "bob") == ""
     assert refused_at_server(message(to="server.job"), "bob") == ""
     for other in ("carol", "carol.job", "bob", "", None):
@@ -188,7 +188,7 @@ def test_the_server_is_asked_for_what_a_job_needs(channel: str, topic: str | Non
         ("multi_process_executor", "x"),
     ],
 )
-def test_a_client_is_told_what_a_job_needs(channel: str, topic: str) -> None:
+def test_a_client_is_reported_what_a_job_needs(channel: str, topic: str) -> None:
     def sent(**changed: object) -> str:
         return refused_at_client(message(to="bob", by="server", **changed), "bob")
 
@@ -197,8 +197,8 @@ def test_a_client_is_told_what_a_job_needs(channel: str, topic: str) -> None:
     assert sent(channel="sm__STREAM", topic="sm__DATA", sm__ch=channel, sm__tp=topic)
     assert sent(channel="sm__STREAM", topic="sm__DATA", sm__ch="sm__STREAM", sm__tp="sm__DATA")
     assert sent(channel="admin", topic="train.deploy", origin="carol"), "another client, through the server"
-    assert refused_at_client(Frame(READY, {"endpoint_name": "carol"}), "bob")
-    assert refused_at_client(Frame(READY, {"endpoint_name": "server"}), "bob") == ""
+    assert refused_at_client(F3Frame(READY, {"endpoint_name": "carol"}), "bob")
+    assert refused_at_client(F3Frame(READY, {"endpoint_name": "server"}), "bob") == ""
 
 
 class Server:
@@ -232,12 +232,12 @@ async def behind() -> AsyncIterator[tuple[Server, int]]:
 
 async def test_frames_pass_through_both_relays_after_a_look(behind: tuple[Server, int]) -> None:
     server, port = behind
-    side = launcher.ServerSide(("bob", "carol"), Authority())
+    side = launcher.ServerSide(("bob", "carol"), TaskAuthority())
     rules = RelayRules(f"127.0.0.1:{port}", side.source, refused_at_server, refused_at_client, calls=side.answer)
-    at_server = await asyncio.to_thread(Relay, "127.0.0.1", 0, rules)
+    at_server = await asyncio.to_thread(FrameRelay, "127.0.0.1", 0, rules)
     there = f"127.0.0.1:{at_server.port}"
     rules = RelayRules(there, lambda _: "bob", refused_at_server, refused_at_client, partner="bob")
-    at_client = await asyncio.to_thread(Relay, "127.0.0.1", 0, rules)
+    at_client = await asyncio.to_thread(FrameRelay, "127.0.0.1", 0, rules)
     hello = framed(HELLO, b"", packed({"endpoint_name": "bob"}))
     async with aiohttp.ClientSession() as session:
         async with session.ws_connect(f"http://127.0.0.1:{at_client.port}{PATH}") as socket:
@@ -263,14 +263,47 @@ async def test_frames_pass_through_both_relays_after_a_look(behind: tuple[Server
     assert [each[SOURCE_HEADER] for each in server.headers if SOURCE_HEADER in each] == []
 
 
+async def test_a_partner_is_reached_through_the_proxy_of_the_environment(
+    behind: tuple[Server, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, port = behind
+    asked: list[bytes] = []
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        further_reader, further_writer = await asyncio.open_connection("127.0.0.1", port)
+        further_writer.write(f"GET {PATH} HTTP/1.1\r\n".encode())
+        await asyncio.gather(copied(reader, further_writer), copied(further_reader, writer))
+
+    async def copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(65536):
+            writer.write(piece)
+        writer.close()
+
+    listening = await asyncio.start_server(proxy, "127.0.0.1", 0)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+    rules = RelayRules("task-fed.alice.svc", lambda _: "bob", refused_at_server, refused_at_client, partner="bob")
+    relay = await asyncio.to_thread(FrameRelay, "127.0.0.1", 0, rules)
+    hello = framed(HELLO, b"", packed({"endpoint_name": "bob"}))
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(f"http://127.0.0.1:{relay.port}{PATH}") as socket,
+    ):
+        await socket.send_bytes(hello)
+        await asyncio.wait_for(socket.receive_bytes(), 30)
+    assert asked == [f"GET http://task-fed.alice.svc{PATH} HTTP/1.1\r\n".encode()]
+    assert server.frames == [hello]
+    listening.close()
+
+
 def test_an_owner_gets_one_certificate_under_its_own_name(tmp_path: Path) -> None:
-    side = launcher.ServerSide(("bob", "carol"), Authority())
+    side = launcher.ServerSide(("bob", "carol"), TaskAuthority())
 
     def asked(source: str, request: bytes) -> tuple[int, bytes]:
         reply = side.answer(HttpCall("POST", launcher.CERTIFICATE_PATH, source, {}, request))
         return reply.status, reply.body
 
-    first, second = (kits.key_and_request(tmp_path / name) for name in ("first", "second"))
+    first, second = (startup.key_and_request(tmp_path / name) for name in ("first", "second"))
     assert b"PRIVATE" not in first
     assert (tmp_path / "first" / "startup" / "client.key").stat().st_mode & 0o077 == 0
     for source in ("", "alice", "dave"):
@@ -285,18 +318,27 @@ def test_an_owner_gets_one_certificate_under_its_own_name(tmp_path: Path) -> Non
     assert asked("bob", first) == (200, body), "again, after a lost answer"
     assert asked("bob", second)[0] == 403
     assert asked("carol", second)[0] == 200
-    for garbage in (b"", b"garbage", first[:200], certificate.public_bytes(kits.serialization.Encoding.PEM)):
-        assert launcher.ServerSide(("bob",), Authority()).certificate("bob", garbage).status == 400
+    for garbage in (b"", b"garbage", first[:200], certificate.public_bytes(startup.serialization.Encoding.PEM)):
+        assert launcher.ServerSide(("bob",), TaskAuthority()).certificate("bob", garbage).status == 400
 
 
-def test_owners_are_told_how_the_job_ended() -> None:
-    side = launcher.ServerSide(("bob", "carol"), Authority())
+def test_owners_are_reported_how_the_job_ended() -> None:
+    side = launcher.ServerSide(("bob", "carol"), TaskAuthority())
     call = HttpCall("GET", launcher.STATE_PATH, "bob", {}, b"")
     assert side.answer(call).body == b'{"state": "running"}'
     assert side.informed == set()
     side.state = launcher.FAILED
     assert side.answer(call).body == b'{"state": "failed"}'
     assert side.informed == {"bob"}
+
+
+def test_an_owner_that_no_longer_asks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    side = launcher.ServerSide(("bob", "carol"), TaskAuthority())
+    assert side.lost() == ""
+    side.answer(HttpCall("GET", launcher.STATE_PATH, "carol", {}, b""))
+    assert side.lost() == ""
+    monkeypatch.setattr(launcher, "LOST_SECONDS", -1.0)
+    assert side.lost() == "carol", "bob has not come yet"
 
 
 def test_a_job_gets_the_values_of_the_task(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from coterie.engines.launching.configuration import BadConfig
 from coterie.engines.launching.http_relay import SOURCE_HEADER, HttpCall, HttpReply, NotReached, RelayTarget
 from coterie.engines.launching.own_table import TableUnreadable
 from coterie.engines.launching.programs import Programs, fail
-from coterie.engines.nvflare import jobs, kits, passage
-from coterie.engines.nvflare.kits import Authority, BadRequest
-from coterie.engines.nvflare.relay import Relay, RelayRules
+from coterie.engines.nvflare import jobs, passage, startup
+from coterie.engines.nvflare.relay import FrameRelay, RelayRules
+from coterie.engines.nvflare.startup import BadCertificateRequest, TaskAuthority
 from coterie.engines.nvflare.task import SERVER_SITE, NvflareTask, parse
 
 APPS = Path(__file__).parent / "apps"
@@ -92,13 +92,20 @@ def run(task: NvflareTask, folder: Path, started: Programs) -> None:
 class ServerSide:
     """What the launchers of the owners ask that of the server."""
 
-    def __init__(self, owners: tuple[str, ...], authority: Authority) -> None:
+    def __init__(self, owners: tuple[str, ...], authority: TaskAuthority) -> None:
         self._owners, self._authority = owners, authority
         self._lock = threading.Lock()
         self._given: dict[str, tuple[bytes, bytes]] = {}
         self.informed: set[str] = set()
         """Those that know how the job ended."""
         self.state = RUNNING
+        self._last_calls: dict[str, float] = {}
+
+    def lost(self) -> str:
+        """An owner that asked before, and no longer does."""
+        late = time.monotonic() - LOST_SECONDS
+        with self._lock:
+            return next((owner for owner, last in sorted(self._last_calls.items()) if last < late), "")
 
     def source(self, source: str) -> str:
         return source if source in self._owners else ""
@@ -106,6 +113,8 @@ class ServerSide:
     def answer(self, call: HttpCall) -> HttpReply:
         if call.source not in self._owners:
             return HttpReply(403)
+        with self._lock:
+            self._last_calls[call.source] = time.monotonic()
         if (call.method, call.path) == ("GET", STATE_PATH):
             state = self.state
             if state != RUNNING:
@@ -120,7 +129,7 @@ class ServerSide:
         with self._lock:
             try:
                 given = self._given.get(owner) or (request, self._authority.certificate(owner, request))
-            except BadRequest as problem:
+            except BadCertificateRequest as problem:
                 return HttpReply(400, str(problem).encode())
             if given[0] != request:
                 return HttpReply(403)
@@ -130,24 +139,24 @@ class ServerSide:
 
 
 def serve(task: NvflareTask, folder: Path, started: Programs) -> None:
-    authority = Authority()
+    authority = TaskAuthority()
     side = ServerSide(task.owners, authority)
-    kits.write_server(folder / "server", authority, task.server_port, task.admin_port)
-    kits.write_administrator(folder / "administrator", authority, task.admin_port)
-    _start(started, "server", folder, "secure_train=true", "config_folder=config", f"org={kits.PROJECT}")
+    startup.write_server(folder / "server", authority, task.server_port, task.admin_port)
+    startup.write_administrator(folder / "administrator", authority, task.admin_port)
+    _start(started, "server", folder, "secure_train=true", "config_folder=config", f"org={startup.PROJECT}")
     ports = (task.server_port, task.admin_port)
     if not programs.until(lambda: bool(started.ended()) or all(map(programs.listens, ports)), START_SECONDS):
         raise NvflareFailed("the server of NVFlare does not start")
     _look(started)
     target = f"127.0.0.1:{task.server_port}"
     at_server, at_client = passage.refused_at_server, passage.refused_at_client
-    Relay("", task.fed_port, RelayRules(target, side.source, at_server, at_client, calls=side.answer))
+    FrameRelay("", task.fed_port, RelayRules(target, side.source, at_server, at_client, calls=side.answer))
     if task.table:
-        own = Relay("127.0.0.1", 0, RelayRules(target, lambda _: task.own, at_server, at_client))
-        reply = side.certificate(task.own, kits.key_and_request(folder / "client"))
+        own = FrameRelay("127.0.0.1", 0, RelayRules(target, lambda _: task.own, at_server, at_client))
+        reply = side.certificate(task.own, startup.key_and_request(folder / "client"))
         start_client(task, reply.body, own.port, folder, started)
     try:
-        run_job(task, folder, started)
+        run_job(task, side, folder, started)
         side.state = COMPLETED
     except NvflareFailed:
         side.state = FAILED
@@ -159,32 +168,45 @@ def serve(task: NvflareTask, folder: Path, started: Programs) -> None:
         raise NvflareFailed(f"{', '.join(sorted(others - side.informed))} did not ask how the job ended")
 
 
-def run_job(task: NvflareTask, folder: Path, started: Programs) -> None:
+def run_job(task: NvflareTask, side: ServerSide, folder: Path, started: Programs) -> None:
     shutil.copytree(folder / "job", folder / "submitted")  # NVFlare writes signatures into it
     words = [sys.executable, "-P", "-m", "coterie.engines.nvflare.submit"]
     words += [str(folder / "administrator"), str(folder / "submitted"), *task.owners]
     process = started.start("submit", words)
-    arrived = folder / "administrator" / "arrived"
-    deadline = time.monotonic() + START_SECONDS
+    began = time.monotonic()
+    missing = {*task.owners}
     while process.poll() is None:
         ended = started.ended()
         if ended is not None and ended[0] != "submit":
             _look(started)
-        if not arrived.exists() and time.monotonic() > deadline:
-            raise NvflareFailed(f"not all of {', '.join(task.owners)} have come within {START_SECONDS:.0f} s")
+        if missing:
+            missing -= present(folder / "administrator")
+            if time.monotonic() - began > START_SECONDS:
+                names = ", ".join(sorted(missing))
+                raise NvflareFailed(f"the client of {names} has not come within {START_SECONDS:.0f} s")
+        elif lost := side.lost():
+            raise NvflareFailed(f"{lost} has not called for {LOST_SECONDS:.0f} s")
         time.sleep(0.2)
     started.forget("submit")
     if process.returncode:
         raise NvflareFailed("the job has not completed; the lines above tell why")
 
 
+def present(administrator: Path) -> set[str]:
+    """The clients that NVFlare's server has seen."""
+    try:
+        return {*(administrator / "clients").read_text().split(",")}
+    except FileNotFoundError:
+        return set()
+
+
 def take_part(task: NvflareTask, folder: Path, started: Programs) -> None:
     server = RelayTarget(task.endpoint, partner=True)
-    answer = ask(task, server, CERTIFICATE_PATH, kits.key_and_request(folder / "client"))
+    answer = ask(task, server, CERTIFICATE_PATH, startup.key_and_request(folder / "client"))
     rules = RelayRules(
         task.endpoint, lambda _: task.own, passage.refused_at_server, passage.refused_at_client, partner=task.own
     )
-    start_client(task, answer, Relay("127.0.0.1", 0, rules).port, folder, started)
+    start_client(task, answer, FrameRelay("127.0.0.1", 0, rules).port, folder, started)
     refused = folder / "client" / "refused"
     while True:
         if refused.exists():
@@ -224,8 +246,8 @@ def start_client(task: NvflareTask, answer: bytes, port: int, folder: Path, star
     except (ValueError, LookupError, TypeError) as problem:
         raise NvflareFailed(f"{task.server} gives no certificate") from problem
     own_app = jobs.app_of(folder / "job", task.own)
-    kits.write_client(folder / "client", certificate, root, port, own_app)
-    options = (f"uid={task.own}", "secure_train=true", "config_folder=config", f"org={kits.PROJECT}")
+    startup.write_client(folder / "client", certificate, root, port, own_app)
+    options = (f"uid={task.own}", "secure_train=true", "config_folder=config", f"org={startup.PROJECT}")
     _start(started, "client", folder, *options, output=task.own != task.server)
 
 

@@ -22,13 +22,13 @@ class BadFrame(Exception):
     """Not what NVFlare sends."""
 
 
-class Frame(NamedTuple):
+class F3Frame(NamedTuple):
     type: int
     headers: dict[str, Any]
     """Of a message, or what a handshake says."""
 
 
-def read(data: bytes) -> Frame:
+def read(data: bytes) -> F3Frame:
     if len(data) < _PREFIX.size:
         raise BadFrame("a frame without its prefix")
     length, headers_length, kind, _, _, _, _, _ = _PREFIX.unpack_from(data)
@@ -36,11 +36,11 @@ def read(data: bytes) -> Frame:
     if length != len(data) or end > length:
         raise BadFrame("the length of a frame is wrong")
     if kind in (PING, PONG):
-        return Frame(kind, {})
+        return F3Frame(kind, {})
     if kind == DATA:
-        return Frame(kind, unpacked(data[_PREFIX.size : end]) if headers_length else {})
+        return F3Frame(kind, unpacked(data[_PREFIX.size : end]) if headers_length else {})
     if kind in (HELLO, READY) and not headers_length:
-        return Frame(kind, unpacked(data[end:]))
+        return F3Frame(kind, unpacked(data[end:]))
     raise BadFrame(f"a frame of type {kind}")
 
 

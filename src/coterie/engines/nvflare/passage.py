@@ -9,7 +9,7 @@ processes and messages from client to client in the same place. Here only what a
 
 from __future__ import annotations
 
-from coterie.engines.nvflare.frames import DATA, HELLO, PING, PONG, READY, Frame
+from coterie.engines.nvflare.frames import DATA, HELLO, PING, PONG, READY, F3Frame
 from coterie.engines.nvflare.task import SERVER_SITE
 
 _STREAM = "sm__STREAM"
@@ -31,17 +31,17 @@ _TO_CLIENT = {**_EITHER_WAY, "admin": None}
 """What arrives on `admin` is looked at once more in the client itself: `site_policy.py`."""
 
 
-def refused_at_server(frame: Frame, owner: str) -> str:
+def refused_at_server(frame: F3Frame, owner: str) -> str:
     """Why a frame that an owner's client sends does not pass; empty: it does."""
     return _refused(frame, owner, SERVER_SITE, _TO_SERVER)
 
 
-def refused_at_client(frame: Frame, owner: str) -> str:
+def refused_at_client(frame: F3Frame, owner: str) -> str:
     """Why a frame that the server sends to an owner's client does not pass; empty: it does."""
     return _refused(frame, SERVER_SITE, owner, _TO_CLIENT)
 
 
-def _refused(frame: Frame, sender: str, receiver: str, channels: dict[str, frozenset[str] | None]) -> str:
+def _refused(frame: F3Frame, sender: str, receiver: str, channels: dict[str, frozenset[str] | None]) -> str:
     if frame.type in (PING, PONG):
         return ""
     headers = frame.headers

@@ -14,7 +14,7 @@ from aiohttp import WSMsgType, web
 
 from coterie.engines.launching.http_relay import LIMIT, SOURCE_HEADER, HttpCall, HttpReply
 from coterie.engines.nvflare import frames
-from coterie.engines.nvflare.frames import BadFrame, Frame
+from coterie.engines.nvflare.frames import BadFrame, F3Frame
 
 PATH = "/f3"
 _SECONDS = 120.0
@@ -29,9 +29,9 @@ class RelayRules:
     """host:port that connections go on to."""
     source: Callable[[str], str]
     """Whose connection it is, by what the gateways say; empty: it is refused."""
-    inward: Callable[[Frame, str], str]
+    inward: Callable[[F3Frame, str], str]
     """Why a frame of this source does not pass; empty: it does."""
-    outward: Callable[[Frame, str], str]
+    outward: Callable[[F3Frame, str], str]
     """The same of what comes back to it."""
     partner: str = ""
     """The own name, where the target is a partner's: it is reached through the proxy of the environment where there is one."""
@@ -39,12 +39,12 @@ class RelayRules:
     """Other calls than for WebSockets."""
 
 
-class Relay:
+class FrameRelay:
     """Listens in a thread of its own until the process ends."""
 
     def __init__(self, host: str, port: int, rules: RelayRules) -> None:
         self._rules = rules
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.port = 0
         self._listening = threading.Event()
         self._problem: OSError | None = None
@@ -90,7 +90,7 @@ class Relay:
             try:
                 further = await session.ws_connect(url, proxy=proxy, headers=headers, max_msg_size=LIMIT)
             except (aiohttp.ClientError, OSError) as problem:
-                self._tell(f"{self._rules.target} cannot be reached: {problem}")
+                self._report(f"{self._rules.target} cannot be reached: {problem}")
                 return web.Response(status=503)
             async with further:
                 near = web.WebSocketResponse(max_msg_size=LIMIT, compress=False)
@@ -106,7 +106,7 @@ class Relay:
                 await near.close()
         return near
 
-    async def _pass(self, giver: Socket, taker: Socket, source: str, look: Callable[[Frame, str], str]) -> None:
+    async def _pass(self, giver: Socket, taker: Socket, source: str, look: Callable[[F3Frame, str], str]) -> None:
         """Until one of them closes, or sends what is no frame."""
         async for message in giver:
             if message.type != WSMsgType.BINARY:
@@ -114,18 +114,18 @@ class Relay:
             try:
                 refused = look(frames.read(message.data), source)
             except BadFrame as problem:
-                self._tell(f"the connection with {source} is closed: {problem}")
+                self._report(f"the connection with {source} is closed: {problem}")
                 return
             if refused:
-                self._tell(f"not passed on between {source} and the server: {refused}")
+                self._report(f"not passed on between {source} and the server: {refused}")
                 continue
             try:
                 await taker.send_bytes(message.data)
             except (aiohttp.ClientError, OSError):
                 return
 
-    def _tell(self, sentence: str) -> None:
+    def _report(self, sentence: str) -> None:
         """Each once."""
-        if sentence not in self._told and len(self._told) < 100:
-            self._told.add(sentence)
+        if sentence not in self._reported and len(self._reported) < 100:
+            self._reported.add(sentence)
             print(sentence, file=sys.stderr, flush=True)

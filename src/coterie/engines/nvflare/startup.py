@@ -1,4 +1,4 @@
-"""Startup kits of NVFlare, made for one task: certificates, and what each program is told.
+"""Startup startup of NVFlare, made for one task: certificates, and what each program is told.
 
 The party with the server has an authority that lives as long as the task. A client makes its own key and asks for a
 certificate through the gateways, which say who asks: no key leaves its party.
@@ -27,11 +27,11 @@ _DAYS = 30
 _KEY, _CERTIFICATE, _ROOT = "client.key", "client.crt", "rootCA.pem"
 
 
-class BadRequest(Exception):
+class BadCertificateRequest(Exception):
     """A request for a certificate that is none."""
 
 
-class Authority:
+class TaskAuthority:
     """Gives certificates to the programs of one task."""
 
     def __init__(self) -> None:
@@ -46,9 +46,11 @@ class Authority:
             valid = asked.is_signature_valid
             key = asked.public_key()
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as problem:
-            raise BadRequest("this is no request for a certificate") from problem
+            raise BadCertificateRequest("this is no request for a certificate") from problem
         if not valid or not isinstance(key, rsa.RSAPublicKey) or not 2048 <= key.key_size <= 8192:
-            raise BadRequest("a request for a certificate has an RSA key of 2048 bits or more, and is signed with it")
+            raise BadCertificateRequest(
+                "a request for a certificate has an RSA key of 2048 bits or more, and is signed with it"
+            )
         return pem(self._signed(_name(name, server=server), key, server))
 
     def _signed(self, subject: x509.Name, key: CertificatePublicKeyTypes, server: bool | None) -> x509.Certificate:
@@ -106,12 +108,12 @@ def pem(certificate: x509.Certificate) -> bytes:
 
 
 def key_and_request(folder: Path, key_name: str = _KEY) -> bytes:
-    """Write a new key into the kit; its request for a certificate."""
+    """Write a new key; its request for a certificate."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    startup = folder / "startup"
-    startup.mkdir(parents=True, exist_ok=True)
-    (startup / key_name).touch(mode=0o600)
-    (startup / key_name).write_bytes(
+    path = folder / "startup" / key_name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    path.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
         )
@@ -120,8 +122,8 @@ def key_and_request(folder: Path, key_name: str = _KEY) -> bytes:
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def write_server(folder: Path, authority: Authority, port: int, admin_port: int) -> None:
-    """The kit of the server. Clients and administrators have ports of their own: relays lead to the first only."""
+def write_server(folder: Path, authority: TaskAuthority, port: int, admin_port: int) -> None:
+    """For the server. Clients and administrators have ports of their own: relays lead to the first only."""
     certificate = authority.certificate(SERVER_SITE, key_and_request(folder, "server.key"), server=True)
     _bytes(folder, "server.crt", certificate)
     _bytes(folder, _ROOT, authority.root)
@@ -165,8 +167,8 @@ def write_server(folder: Path, authority: Authority, port: int, admin_port: int)
     _log(folder)
 
 
-def write_administrator(folder: Path, authority: Authority, admin_port: int) -> None:
-    """The kit of who submits the job: the launcher, on loopback."""
+def write_administrator(folder: Path, authority: TaskAuthority, admin_port: int) -> None:
+    """For who submits the job: the launcher, on loopback."""
     _bytes(folder, _CERTIFICATE, authority.certificate(ADMINISTRATOR, key_and_request(folder)))
     _bytes(folder, _ROOT, authority.root)
     administrator = {
@@ -192,7 +194,7 @@ def write_administrator(folder: Path, authority: Authority, admin_port: int) -> 
 
 
 def write_client(folder: Path, certificate: bytes, root: bytes, relay_port: int, own_app: Path) -> None:
-    """The kit of a client, whose key is there already."""
+    """For a client, whose key is there already."""
     _bytes(folder, _CERTIFICATE, certificate)
     _bytes(folder, _ROOT, root)
     service = {"target": f"127.0.0.1:{relay_port}", "scheme": "http"}
