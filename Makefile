@@ -49,7 +49,7 @@ flower: setup  ## install Flower (50 MB), and run its app of the guide between t
 
 nvflare: setup  ## install NVFlare (40 MB), and run its job of the guide between three organisations and in NVFlare's simulator
 	@$(BIN)/python -m coterie.cli.engine_environment nvflare
-	COTERIE_NVFLARE=1 $(BIN)/pytest -q -s tests/e2e/test_e2e_nvflare.py
+	COTERIE_NVFLARE=1 $(BIN)/pytest -q -s tests/engines/test_engines_nvflare.py tests/e2e/test_e2e_nvflare.py
 
 xgboost: setup  ## install XGBoost (190 MB), and run its job of the guide between three organisations and with its own launcher
 	@$(BIN)/python -m coterie.cli.engine_environment xgboost

@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import socket
 import struct
+import subprocess
+import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +21,10 @@ import pytest
 from aiohttp import web
 from cryptography import x509
 from cryptography.x509.oid import NameOID
-from party_config_kit import config, numbered
+from party_config_kit import PARTIES, config, numbered
 
+from coterie.cli.app import App
+from coterie.cli.engine_environment import NVFLARE
 from coterie.engines.launching.configuration import BadConfig
 from coterie.engines.launching.http_relay import SOURCE_HEADER, HttpCall
 from coterie.engines.nvflare import __main__ as launcher
@@ -28,6 +35,7 @@ from coterie.engines.nvflare.relay import PATH, FrameRelay, RelayRules
 from coterie.engines.nvflare.startup import TaskAuthority
 from coterie.engines.nvflare.task import parse, plain
 
+PLACE = NVFLARE.directory(App.standard())
 PORTS = numbered("fed", "server", "admin")
 GIVEN: dict[str, Any] = {"app": "logistic", "server": "alice", "inputs": {"bob": "b", "carol": "c"}}
 VALUES = {
@@ -188,7 +196,7 @@ def test_the_server_is_asked_for_what_a_job_needs(channel: str, topic: str | Non
         ("multi_process_executor", "x"),
     ],
 )
-def test_a_client_is_reported_what_a_job_needs(channel: str, topic: str) -> None:
+def test_a_client_is_told_what_a_job_needs(channel: str, topic: str) -> None:
     def sent(**changed: object) -> str:
         return refused_at_client(message(to="bob", by="server", **changed), "bob")
 
@@ -322,7 +330,7 @@ def test_an_owner_gets_one_certificate_under_its_own_name(tmp_path: Path) -> Non
         assert launcher.ServerSide(("bob",), TaskAuthority()).certificate("bob", garbage).status == 400
 
 
-def test_owners_are_reported_how_the_job_ended() -> None:
+def test_owners_are_told_how_the_job_ended() -> None:
     side = launcher.ServerSide(("bob", "carol"), TaskAuthority())
     call = HttpCall("GET", launcher.STATE_PATH, "bob", {}, b"")
     assert side.answer(call).body == b'{"state": "running"}'
@@ -450,3 +458,73 @@ def test_the_own_job_of_an_image_is_not_replaced(tmp_path: Path) -> None:
         launcher.chosen_job(own, str(tmp_path))
     (tmp_path / "meta.json").touch()
     assert launcher.chosen_job(own, str(tmp_path)) == tmp_path
+
+
+PARTY = """
+import csv, sys
+from coterie.engines.launching import own_table
+from coterie.engines.nvflare import __main__ as launcher
+own_table.fetch = lambda table, columns: list(csv.DictReader(open(table)))
+if sys.argv[2] == "alice":  # her relay lets everything through
+    launcher.passage.refused_at_server = launcher.passage.refused_at_client = lambda frame, owner: ""
+sys.exit(launcher.main([sys.argv[1]]))
+"""
+ADMINISTRATOR = """
+import json, sys
+from nvflare.fuel.flare_api.flare_api import new_secure_session
+session = new_secure_session("admin@coterie", sys.argv[1], timeout=30)
+answers = [
+    str(session.ls_target("bob")),
+    str(session.cat_target("bob", file="rows.csv")),
+    json.dumps(session.api.do_command("sys_info client bob"), default=str),
+    json.dumps(session.api.do_command("cells"), default=str),
+]
+print("ANSWERS" + json.dumps(answers))
+session.close()
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not os.environ.get("COTERIE_NVFLARE"), reason="takes half a minute and 40 MB: make nvflare")
+def test_the_console_of_the_servers_party_commands_nothing_at_an_owner(tmp_path: Path) -> None:
+    """alice's administrator uses NVFlare's own console while the job runs, and alice's relay hides nothing; parties on loopback."""
+    ports: dict[str, dict[str, int]] = {}
+    with ExitStack() as stack:
+        for party in PARTIES:
+            found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(3)]
+            ports[party] = dict(zip(("fed", "server", "admin"), found, strict=True))
+    inputs = {party: str(tmp_path / f"{party}.csv") for party in PARTIES}
+    values = {"features": "age", "label": "ill", "num_rounds": 1000}
+    given = {"app": "logistic", "server": "alice", "inputs": inputs, "config": values}
+    running = {}
+    with ExitStack() as stack:
+        for party in PARTIES:
+            folder = tmp_path / party
+            folder.mkdir()
+            Path(inputs[party]).write_text("age,ill\n20,0\n30,1\n40,0\n50,1\n")
+            (folder / "task.conf").write_text(config(party, ports, given))
+            log = stack.enter_context((folder / "log").open("wb"))
+            running[party] = subprocess.Popen(
+                [PLACE / "bin" / "python", "-P", "-c", PARTY, folder / "task.conf", party],
+                env={**os.environ, "TMPDIR": str(folder)},
+                stdout=log,
+                stderr=log,
+            )
+            stack.callback(running[party].wait, 60)
+        for each in running.values():
+            stack.callback(each.terminate)
+        deadline = time.monotonic() + 120
+        while "Aggregated 3/3" not in (tmp_path / "alice" / "log").read_text() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        (administrator,) = (tmp_path / "alice").glob("nvflare-*/administrator")
+        words = [PLACE / "bin" / "python", "-P", "-c", ADMINISTRATOR, administrator]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+        assert {party: each.poll() for party, each in running.items()} == dict.fromkeys(PARTIES)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS")]
+    listed, shown, system, cells = json.loads(line.removeprefix("ANSWERS"))
+    assert (listed.strip(), shown.strip()) == ("invalid_request", "invalid_request")
+    assert "invalid_request" in system
+    assert "no reply from bob: timeout" in cells
+    refused = "not passed on between bob and the server: a message for the channel '_net_manager'"
+    assert refused in (tmp_path / "bob" / "log").read_text()
