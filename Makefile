@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup kubectl servers runtimes demo psi secretflow secretflow-image mpyc psi-or-skip secretflow-or-skip mpyc-or-skip hashes sbom protos fuzz
 .PHONY: console pictures test test-user prepare lint types collect unit kubernetes slurm kafka stores ha functions-kills functions-rows bfia bfia-conversations joined gpu bench clean help
-.PHONY: flower xgboost
+.PHONY: flower nvflare xgboost
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,10 @@ mpyc: $(STAMP)  ## install the environment of MPyC (1 MB)
 flower: setup  ## install Flower (50 MB), and run its app of the guide between three organisations and on plain Flower (five minutes)
 	@$(BIN)/python -m coterie.cli.engine_environment flower
 	COTERIE_FLOWER=1 $(BIN)/pytest -q -s tests/e2e/test_e2e_flower.py
+
+nvflare: setup  ## install NVFlare (40 MB), and run its job of the guide between three organisations and in NVFlare's simulator
+	@$(BIN)/python -m coterie.cli.engine_environment nvflare
+	COTERIE_NVFLARE=1 $(BIN)/pytest -q -s tests/engines/test_engines_nvflare.py tests/e2e/test_e2e_nvflare.py
 
 xgboost: setup  ## install XGBoost (190 MB), and run its job of the guide between three organisations and with its own launcher
 	@$(BIN)/python -m coterie.cli.engine_environment xgboost

@@ -95,7 +95,7 @@ GROUPS = (
     (re.compile(r"tests/(e2e/test_e2e|faults/test_(fault|attack))_(mesh|center)\.py::"), "mesh"),
     (
         re.compile(
-            r"tests/e2e/test_e2e_(jobs|engines|flower|mpyc|xgboost|policies|psi|serving|api_life|functions_partners)\.py::"
+            r"tests/e2e/test_e2e_(jobs|engines|flower|mpyc|nvflare|xgboost|policies|psi|serving|api_life|functions_partners)\.py::"
         ),
         "e2e-jobs",
     ),

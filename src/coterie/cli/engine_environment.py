@@ -136,7 +136,7 @@ class Environment:
             return
         source = Path(coterie.__file__).parent
         target = next((place / "lib").glob("python3*/site-packages")) / source.name
-        files = (path for path in sorted((source / "engines").rglob("*")) if path.suffix in (".py", ".toml"))
+        files = (path for path in sorted((source / "engines").rglob("*")) if path.suffix in (".py", ".toml", ".json"))
         for path in (source / "__init__.py", *files):
             copy = target / path.relative_to(source)
             content = path.read_bytes()
@@ -202,7 +202,8 @@ SECRETFLOW = Environment("secretflow", lambda: _app_image("secretflow"), "400 MB
 MPYC = Environment("mpyc", lambda: _app_image("mpyc"), "1 MB", pythons=((3, 10), (3, 14)), ours=True)
 FLOWER = Environment("flower", lambda: _app_image("flower"), "50 MB", pythons=((3, 11), (3, 13)), ours=True)
 XGBOOST = Environment("xgboost", lambda: _app_image("xgboost"), "190 MB", pythons=((3, 11), (3, 13)), ours=True)
-ENVIRONMENTS = {each.name: each for each in (PSI, SECRETFLOW, MPYC, FLOWER, XGBOOST)}
+NVFLARE = Environment("nvflare", lambda: _app_image("nvflare"), "40 MB", pythons=((3, 11), (3, 13)), ours=True)
+ENVIRONMENTS = {each.name: each for each in (PSI, SECRETFLOW, MPYC, FLOWER, XGBOOST, NVFLARE)}
 
 
 def _pip(place: Path, text: str, app: App) -> None:

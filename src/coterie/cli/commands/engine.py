@@ -38,6 +38,7 @@ templates. Every party of a task needs an AppImage of that name on its control p
   add secretflow        install SecretFlow, for all domains under the root; its AppImage is secretflow-image
   add mpyc              install MPyC, multi-party computation for three or more domains under the root
   add flower            install Flower, federated learning, for all domains under the root
+  add nvflare           install NVFlare, federated learning, for all domains under the root
   add xgboost           install XGBoost with its federated training, for all domains under the root
   new NAME [DIRECTORY]  write a new engine into an empty directory (default: ./NAME): a program for two or more parties
                         that runs as it is, its AppImage, tests and a README with the next steps; needs no server
