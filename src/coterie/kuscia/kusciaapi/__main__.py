@@ -10,6 +10,8 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+import uvloop
+
 from coterie.base import child_logging, listener_handover
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
@@ -105,7 +107,7 @@ def main() -> None:
         conf_timeouts=chosen.conf_timeouts,
         node=chosen.node,
     )
-    asyncio.run(serve(settings, chosen.api, chosen.listeners, chosen.beat))
+    uvloop.run(serve(settings, chosen.api, chosen.listeners, chosen.beat))
 
 
 if __name__ == "__main__":
