@@ -15,7 +15,11 @@ from coterie.kuscia.kusciaapi import messages, plain_messages
 from coterie.kuscia.kusciaapi.table import CONF_MANAGER, OPERATIONS
 
 KINDS = sorted(
-    {kind.DESCRIPTOR.full_name: kind for each in (*OPERATIONS, *CONF_MANAGER) for kind in (each.request, each.response)}.items()
+    {
+        kind.DESCRIPTOR.full_name: kind
+        for each in (*OPERATIONS, *CONF_MANAGER)
+        for kind in (each.request, each.response)
+    }.items()
 )
 ODD = st.sampled_from([None, True, 0, -1, 5.0, 1.5, 1 << 70, "7", "", "x", [], [None], {}, {"a": 1}, "RUNNING"])
 PLAIN = {

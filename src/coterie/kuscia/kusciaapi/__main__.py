@@ -37,7 +37,7 @@ async def serve(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     transport = child_transport(api)
     here = OperationContext(
-        Client(transport, field_manager="kusciaapi"),
+        Client(transport, field_manager="kusciaapi", field_validation="Ignore"),
         settings.domain,
         Mode(settings.mode),
         settings.paths,

@@ -33,12 +33,10 @@ from coterie.kuscia.api.engine_versions import (
     EngineVersion,
     LocalEngine,
     engine_named,
-    images_named,
     local_engines,
     node_digests,
     parse_pins,
     version_of,
-    versions_named,
 )
 from coterie.kuscia.api.evidence import NOT_RECORDED, EvidenceError
 from coterie.kuscia.api.jobs.conditions import WAITING
@@ -83,6 +81,7 @@ from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.task_counters import TASK_COUNTERS
 from coterie.kuscia.control.task_witnesses import START, TaskWitnesses
 from coterie.kuscia.controllers.kusciajob import launch, statements
+from coterie.kuscia.controllers.kusciajob.image_choices import ImageChoices
 from coterie.kuscia.controllers.kusciajob.plan import (
     EVIDENCE_RETRY,
     WITNESS_RETRY,
@@ -149,6 +148,7 @@ class KusciaJobReconciler:
         self.tasks = informers.get(KUSCIA_TASKS, CROSS_DOMAIN)
         self.domains = informers.get(DOMAINS)
         self.images = informers.get(APP_IMAGES)
+        self._choices = ImageChoices(self.images)
         self.nodes = informers.get(NODES)
         self._nodes_of = NodesOfDomains(self.nodes).of
         self.routes = informers.get(DOMAIN_ROUTES)
@@ -247,10 +247,9 @@ class KusciaJobReconciler:
 
     def _images(self, job: KusciaJob) -> dict[str, AppImage]:
         """All by name, and by what the job's tasks write the newest that may be used for it here."""
-        known = {image.metadata.name: image for image in self.images.cache.list()}
         named = {template.app_image for template in job.spec.tasks}
         ours = next((name for name in job.spec.party_domains if is_own(self.domains.cache.get(name))), "")
-        found = images_named(named, known, self._engine_pins(ours))
+        found = self._choices.images(named, self._engine_pins(ours))
         for text in named:
             if offered := self._versions(ours, text, job):
                 found[text] = offered[0].image
@@ -276,8 +275,7 @@ class KusciaJobReconciler:
 
     def _versions(self, party: str, text: str, job: KusciaJob) -> tuple[EngineVersion, ...]:
         """What a domain of ours may use for the job, the newest first."""
-        found = versions_named(text, self.images.cache.list(), self._engine_pins(party))
-        return versions_allowed(self._policy(job), found)
+        return versions_allowed(self._policy(job), self._choices.versions(text, self._engine_pins(party)))
 
     def _engines(self, job: KusciaJob) -> dict[tuple[str, str], tuple[LocalEngine, ...]]:
         """What our domains offer for each task, until the job's parties have agreed."""
