@@ -95,6 +95,7 @@ from coterie.kuscia.controllers.kusciajob.plan import (
     update_refused,
     witness_missing,
 )
+from coterie.kuscia.controllers.kusciajob.settled_jobs import SettledJobs, is_settled
 from coterie.kuscia.controllers.kusciajob.statements import PreparedStatement, StatementFacts
 
 BY_JOB = "kusciajob/job"
@@ -158,6 +159,18 @@ class KusciaJobReconciler:
         if self.results is not None:
             self.results.cache.add_index(BY_TASK, results_by_task)
         self.policies = quotas.policies
+        informed = (
+            self.tasks,
+            self.domains,
+            self.images,
+            self.nodes,
+            self.routes,
+            self.datas,
+            self.grants,
+            self.policies,
+        )
+        self._read = [each.cache for each in informed]
+        self._settled = SettledJobs(clock)
         self.tasks.cache.add_index(BY_JOB, by_job)
         self.jobs.cache.add_index(BY_NAMED, by_named)
         self._first_seen: dict[str, float] = {}
@@ -167,11 +180,14 @@ class KusciaJobReconciler:
     async def reconcile(self, key: ObjectKey) -> Result:
         job = self.jobs.cache.by_key(key)
         if job is None or job.metadata.deleting:
+            self._settled.forget(key)
             if job is not None:
                 self._later.clear(job.metadata.uid)
             return DONE  # its tasks have an owner, and go with it
         if job.status.completion_time and (left := self._until_removal(job)) is not None and left <= 0:
             return await self._remove(job)
+        if (same := self._settled.result(job, self._facts())) is not None:
+            return same
         try:
             return await self._carry_on(job)
         except EvidenceError as problem:
@@ -181,6 +197,7 @@ class KusciaJobReconciler:
 
     async def _carry_on(self, job: KusciaJob) -> Result:
         """Raises EvidenceError when the next step cannot be recorded."""
+        facts = self._facts()
         view = self._view(job)
         wanted = plan_until_settled(view)
         if wanted.mark is not None or wanted.name_tasks:
@@ -199,10 +216,16 @@ class KusciaJobReconciler:
             if left is not None:
                 return Result(after=earliest(left, after))
         self._later.clear(job.metadata.uid)
-        await self._write(job, status)
+        written = await self._write(job, status)
         if wanted.start_again:
             await self._start_again(job)
+        if written is not None and is_settled(view, wanted, status):
+            self._settled.note(written, facts, after)
         return Result(after=after)
+
+    def _facts(self) -> tuple[int, ...]:
+        """Changes when anything does that a look at a job reads, the job itself left out."""
+        return tuple(cache.changes for cache in self._read)
 
     def _view(self, job: KusciaJob) -> JobView:
         tasks = {task.metadata.name: task for task in self.tasks.cache.by_index(BY_JOB, job.metadata.uid)}
@@ -479,15 +502,20 @@ class KusciaJobReconciler:
             {"metadata": {"uid": job.metadata.uid, "labels": start_labels}},
         )
 
-    async def _write(self, job: KusciaJob, status: KusciaJobStatus) -> None:
+    async def _write(self, job: KusciaJob, status: KusciaJobStatus) -> KusciaJob | None:
+        """The job as written."""
         if changes(job.status, status) is None:
-            return
+            return None
         status = replace(status, last_reconcile_time=rfc3339(self._clock.now()))
         written = await write_status(self._client, KUSCIA_JOBS, job, job.status, status)
-        if written and status.phase != job.status.phase:
+        if written is None:
+            return None
+        if status.phase not in JOB_NEW:
+            self._first_seen.pop(job.metadata.uid, None)
+        if status.phase != job.status.phase:
             self._record_event(job, status)
-        if written:
-            self._record_waiting(job, status)
+        self._record_waiting(job, status)
+        return written
 
     def _record_waiting(self, job: KusciaJob, status: KusciaJobStatus) -> None:
         """An event when the job begins to wait for a person of ours, for a retry or for room; not for each attempt."""
