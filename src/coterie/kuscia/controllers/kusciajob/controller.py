@@ -21,6 +21,7 @@ from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.merge import changes
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.client.client import Client
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.deferred import Deferred, earliest
@@ -174,6 +175,7 @@ class KusciaJobReconciler:
         self.tasks.cache.add_index(BY_JOB, by_job)
         self.jobs.cache.add_index(BY_NAMED, by_named)
         self._first_seen: dict[str, float] = {}
+        self.jobs.add_handler(self._saw)
         self._later: Deferred[str] = Deferred(clock)
         self._log = logger("controllers.kusciajob")
 
@@ -357,9 +359,16 @@ class KusciaJobReconciler:
         asked = job_request(job.spec, ours, images, tables)
         return admit(self._requires_approval, policy.spec if policy is not None else None, asked, self._clock.now())
 
+    def _saw(self, change: ObjectChange[KusciaJob]) -> None:
+        """Not when it is first looked at: of many that come at once the last are as old by then as they have to be."""
+        job = change.object
+        if change.type == "deleted" or job.status.phase not in JOB_NEW:
+            self._first_seen.pop(job.metadata.uid, None)
+        else:
+            self._first_seen.setdefault(job.metadata.uid, self._clock.monotonic())
+
     def _age(self, job: KusciaJob) -> float:
         if job.status.phase not in JOB_NEW:
-            self._first_seen.pop(job.metadata.uid, None)
             return 0.0
         now = self._clock.monotonic()
         return now - self._first_seen.setdefault(job.metadata.uid, now)
@@ -510,8 +519,6 @@ class KusciaJobReconciler:
         written = await write_status(self._client, KUSCIA_JOBS, job, job.status, status)
         if written is None:
             return None
-        if status.phase not in JOB_NEW:
-            self._first_seen.pop(job.metadata.uid, None)
         if status.phase != job.status.phase:
             self._record_event(job, status)
         self._record_waiting(job, status)
