@@ -352,6 +352,7 @@ class HttpConnection(asyncio.Protocol):
         # A write whose client leaves is finished all the same, so that it is known how it ended.
         self._writing = request.method not in ("GET", "HEAD")
         self.deadline = 0.0
+        self._server.requests.served += 1
         try:
             answer = self._server.handler(request)
         except Exception as problem:  # noqa: BLE001 - the edge of one request: report, answer 500, serve the others

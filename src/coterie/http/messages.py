@@ -8,12 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 from urllib.parse import parse_qsl
 
 from coterie.http.errors import HttpProblem, bad_request
 
 _MAX_PARAMS = 1000
+_SHORT_QUERY = 128
+"""Bytes of a query that is remembered: programs send the same few with every write."""
+
+
+def _pairs(query: str) -> list[tuple[str, str]]:
+    return parse_qsl(query, keep_blank_values=True)
+
+
+_short_query = lru_cache(maxsize=128)(_pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,8 @@ class Request:
             params: dict[str, list[str]] = {}
             if self.query.count("&") >= _MAX_PARAMS:
                 raise bad_request(f"the query has more than {_MAX_PARAMS} parameters")
-            for key, value in parse_qsl(self.query, keep_blank_values=True):
+            pairs = _short_query(self.query) if len(self.query) <= _SHORT_QUERY else _pairs(self.query)
+            for key, value in pairs:
                 params.setdefault(key, []).append(value)
             self._params = params
         return self._params

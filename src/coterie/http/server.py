@@ -80,6 +80,18 @@ class Tasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+class RequestCount:
+    """Requests that came by sockets, of all servers of this process."""
+
+    __slots__ = ("served",)
+
+    def __init__(self) -> None:
+        self.served = 0
+
+
+REQUESTS = RequestCount()
+
+
 class HttpServer:
     def __init__(
         self,
@@ -95,6 +107,7 @@ class HttpServer:
         """`credential_headers`: who sends one and is not refused has shown who it is; empty where everybody gets pages. `cancels`: a handler is
         cancelled when its client leaves, whatever the method, and half a connection is none."""
         self.handler = handler
+        self.requests = REQUESTS
         self.credential_headers = credential_headers
         self.problem_response = problem_response
         """How to answer requests that never reach the handler, and those in which it fails."""

@@ -12,8 +12,9 @@ from domain_world import DOMAIN, Mesh, a_domain, mesh
 
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api import labels
-from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS
+from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, JobPhase
 from coterie.kuscia.controllers.kusciajob import controller as kusciajob
+from coterie.kuscia.controllers.kusciajob.plan import JobView, Plan, plan_until_settled
 
 JOB, TASK, IMAGE = KUSCIA_JOBS.as_dynamic, KUSCIA_TASKS.as_dynamic, APP_IMAGES.as_dynamic
 
@@ -202,6 +203,26 @@ async def test_an_engine_that_comes_a_moment_later_is_waited_for() -> None:
         assert "Waiting" in (await at.status())["message"]
         await at.client.create(IMAGE, an_image("late"))
         await at.running("a")
+
+
+async def test_what_was_written_here_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look when the job comes and one when its engine has not come; both write, and neither write is news to us."""
+    looks: list[str] = []
+
+    def counted(view: JobView) -> Plan:
+        made = plan_until_settled(view)
+        looks.append(made.status.phase)
+        return made
+
+    monkeypatch.setattr(kusciajob, "plan_until_settled", counted)
+    async with jobs() as at:
+        await at.client.create(JOB, a_job(a_task("a", appImage="late")))
+        await at.phase("Failed")
+        await at.world.settle(5)
+        assert looks == [JobPhase.INITIALIZED, JobPhase.FAILED]
+        await at.client.patch(JOB, "j", CROSS_DOMAIN, {"metadata": {"labels": {"touched": "by-hand"}}})
+        await at.world.settle(1)
+        assert looks[2:] == [JobPhase.FAILED], "what others write is news"
 
 
 async def test_stop_then_restart_runs_only_what_did_not_succeed() -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
+import orjson
+
 from coterie.base.clock import rfc3339_micro
 from coterie.base.ids import uid4
 from coterie.base.log import Logger, logger
@@ -164,7 +166,7 @@ class FileSink:
         self._size = 0
 
     def record(self, event: AuditRecord) -> None:
-        line = json.dumps(event.as_json(), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        line = _line(event.as_json())
         if self._handle < 0:
             self._open()
         elif self._size + len(line) > self._rotation.max_bytes:
@@ -192,6 +194,13 @@ class FileSink:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(event, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # a number of more than 64 bits in the body of a request
+        return json.dumps(event, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
 
 
 class SinkGuard(Generic[RecordT]):

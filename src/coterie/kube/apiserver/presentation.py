@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import orjson
 
 from coterie.base.clock import Clock
@@ -35,6 +36,15 @@ else:
 _INCLUDES = ("None", "Metadata", "Object")
 _MOST_WARNINGS = 20
 _LONGEST_WARNING = 256
+
+
+class _WithMetadata(msgspec.Struct):
+    """Only this is looked into: the rest is skipped, and what is taken stays bytes."""
+
+    metadata: msgspec.Raw
+
+
+_metadata = msgspec.json.Decoder(_WithMetadata)
 
 
 class Presenter:
@@ -226,8 +236,11 @@ def _event(kind: str, obj: bytes) -> bytes:
 
 
 def _partial(body: bytes, version: str) -> bytes:
-    metadata = orjson.loads(body)["metadata"]
-    return orjson.dumps({"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": metadata})
+    metadata = _metadata.decode(body).metadata
+    return b'{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/%b","metadata":%b}' % (
+        version.encode(),
+        metadata,
+    )
 
 
 def _include(call: ResourceRequest) -> Include:

@@ -43,6 +43,8 @@ class _Index(Generic[T]):
 class Cache(Generic[T]):
     def __init__(self, kind: Kind[T], indexes: Mapping[str, IndexFunction[T]] | None = None) -> None:
         self.kind = kind
+        self.changes = 0
+        """How often anything in here changed: who remembers what followed from it knows whether that still holds."""
         self._objects: dict[ObjectKey, T] = {}
         self._namespaces: dict[str, dict[ObjectKey, None]] = {}
         self._indexes = {name: _Index(function) for name, function in (indexes or {}).items()}
@@ -93,6 +95,7 @@ class Cache(Generic[T]):
 
     def put(self, key: ObjectKey, obj: T) -> T | None:
         """Returns what was there before."""
+        self.changes += 1
         old = self._objects.get(key)
         self._objects[key] = obj
         if old is None:
@@ -105,6 +108,7 @@ class Cache(Generic[T]):
         old = self._objects.pop(key, None)
         if old is None:
             return None
+        self.changes += 1
         in_namespace = self._namespaces[key.namespace]
         del in_namespace[key]
         if not in_namespace:

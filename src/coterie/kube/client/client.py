@@ -11,6 +11,7 @@ What the server refuses is raised as the `ApiError` of its `Status`. A server th
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -414,11 +415,11 @@ class Client:
         accept: str = "application/json",
         field_manager: str = "",
     ) -> TransportRequest:
-        asked = query(
-            dryRun="All" if dry_run else "",
-            fieldManager=(field_manager or self.field_manager) if manager else "",
-            fieldValidation=self.field_validation if manager else "",
-            force=force,
+        asked = _write_query(
+            dry_run,
+            (field_manager or self.field_manager) if manager else "",
+            self.field_validation if manager else "",
+            force,
         )
         return TransportRequest(method, path, asked, {"Accept": accept, "Content-Type": content_type}, body)
 
@@ -435,6 +436,12 @@ async def retry_on_conflict(attempt: Callable[[], Awaitable[R]], attempts: int =
             if type(error) is not Conflict:  # AlreadyExists and ApplyConflict do not go away by reading again
                 raise
     return await attempt()
+
+
+@lru_cache(maxsize=64)
+def _write_query(dry_run: bool, manager: str, validation: str, force: bool) -> str:
+    """A program writes with few combinations of these."""
+    return query(dryRun="All" if dry_run else "", fieldManager=manager, fieldValidation=validation, force=force)
 
 
 def error_of(reply: TransportResponse) -> ApiError:

@@ -26,6 +26,7 @@ from coterie.kube.api.meta import ApiObject, ObjectKey, key_of
 from coterie.kube.client.informer import Informer, ObjectChange
 from coterie.kube.control.controller_metrics import RUNNING
 from coterie.kube.control.queue import RETRY, QueueClosed, WorkQueue
+from coterie.kube.control.request_priority import REQUEST_PRIORITY
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -166,6 +167,8 @@ class Controller(Generic[K]):
 
     async def _work(self) -> None:
         while True:
+            if pause := REQUEST_PRIORITY.pause():
+                await asyncio.sleep(pause)
             try:
                 key = await self.queue.get()
             except QueueClosed:

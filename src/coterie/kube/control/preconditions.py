@@ -21,17 +21,17 @@ def preconditions(obj: ApiObject) -> dict[str, str]:
     return {"uid": obj.metadata.uid, "resourceVersion": obj.metadata.resource_version}
 
 
-async def write_status(client: Client, kind: Kind[T], obj: T, before: Model, after: Model) -> bool:
-    """Of kinds with a status sub-resource. False when there was nothing to write, or the object is gone."""
+async def write_status(client: Client, kind: Kind[T], obj: T, before: Model, after: Model) -> T | None:
+    """Of kinds with a status sub-resource; the object as written. None when there was nothing to write, or the object is gone."""
     change = changes(before, after)
     if change is None:
-        return False
+        return None
     meta = obj.metadata
+    patch = {"metadata": preconditions(obj), "status": change}
     try:
-        await client.patch_status(kind, meta.name, meta.namespace, {"metadata": preconditions(obj), "status": change})
+        return await client.patch_status(kind, meta.name, meta.namespace, patch)
     except NotFound:
-        return False
-    return True
+        return None
 
 
 async def write(client: Client, kind: Kind[T], obj: T, patch: Object) -> None:

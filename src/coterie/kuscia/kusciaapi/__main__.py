@@ -10,6 +10,8 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+import uvloop
+
 from coterie.base import child_logging, listener_handover
 from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.paths import DomainPaths
@@ -35,7 +37,7 @@ async def serve(
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     transport = child_transport(api)
     here = OperationContext(
-        Client(transport, field_manager="kusciaapi"),
+        Client(transport, field_manager="kusciaapi", field_validation="Ignore"),
         settings.domain,
         Mode(settings.mode),
         settings.paths,
@@ -105,7 +107,7 @@ def main() -> None:
         conf_timeouts=chosen.conf_timeouts,
         node=chosen.node,
     )
-    asyncio.run(serve(settings, chosen.api, chosen.listeners, chosen.beat))
+    uvloop.run(serve(settings, chosen.api, chosen.listeners, chosen.beat))
 
 
 if __name__ == "__main__":

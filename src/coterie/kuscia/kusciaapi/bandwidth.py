@@ -159,9 +159,10 @@ async def _own_domain(here: OperationContext, name: str, failure: ApiErrorCode) 
 
 async def refuse_unmet(here: OperationContext, job: Object) -> None:
     """Before a job is made: a request for bandwidth that no node or link of ours could ever meet."""
-    spec = job_messages.spec_of(job)
-    if not spec.bandwidth_request and not any(_asks(task) for task in job["spec"]["tasks"]):
+    plain = job["spec"]
+    if not plain.get("bandwidthRequest") and not any(_asks(task) for task in plain["tasks"]):
         return
+    spec = job_messages.spec_of(job)
     ours: dict[str, DomainBandwidth] = {}
     nodes = (await here.client.list(NODES)).items
     for name in spec.party_domains:

@@ -30,7 +30,7 @@ from coterie.kube.api.status_response import status_response
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.types.domain import DOMAINS
-from coterie.kuscia.kusciaapi import messages, openapi
+from coterie.kuscia.kusciaapi import messages, openapi, plain_messages
 from coterie.kuscia.kusciaapi.authorization import OPERATOR, ApiCaller, Role
 from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
 from coterie.kuscia.kusciaapi.dispatcher import Dispatcher
@@ -172,7 +172,7 @@ def _read(operation: ApiOperation, body: bytes, protobuf: bool) -> Any:
         given = json.loads(body or b"{}")
         if not isinstance(given, dict):
             raise ValueError("it is not an object")
-        return json_format.ParseDict(given, operation.request(), ignore_unknown_fields=True)
+        return plain_messages.parse(given, operation.request, ignore_unknown_fields=True)
     except (DecodeError, json_format.ParseError, ValueError, RecursionError, TypeError) as problem:
         raise CallRefused(
             ApiErrorCode.UNEXPECTED, f"the body is no {operation.request.DESCRIPTOR.name}: {_fault(operation, problem)}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from google.protobuf import json_format
 
 from coterie.kube.api.meta import Object
 from coterie.kuscia.api.proto_files import ProtoFiles
+from coterie.kuscia.kusciaapi import plain_messages
 
 KUSCIA = "kuscia.proto.api.v1alpha1"
 PACKAGE = f"{KUSCIA}.kusciaapi"
@@ -25,6 +26,7 @@ Status = FILES.message(f"{KUSCIA}.Status")
 ErrorResponse = FILES.message(f"{KUSCIA}.ErrorResponse")
 
 
+@cache
 def message(name: str, package: str = PACKAGE) -> Any:
     """By its name, in the package of KusciaAPI if no other is given; KeyError when there is none."""
     return FILES.message(f"{package}.{name}")
@@ -32,6 +34,8 @@ def message(name: str, package: str = PACKAGE) -> Any:
 
 def as_json(of: Any) -> Object:
     """As whole answers go over HTTP: the names of the definitions, and fields without a value too."""
+    if (plain := plain_messages.shown(of)) is not None:
+        return plain
     # The pool: `details` of a status are any messages, which are looked up by name.
     return json_format.MessageToDict(
         of,

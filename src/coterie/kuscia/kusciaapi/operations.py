@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
-from google.protobuf import json_format
-
 from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.base.paths import DomainPaths
@@ -26,7 +24,7 @@ from coterie.kube.api.meta import Object
 from coterie.kube.client.client import Client
 from coterie.kube.client.transport import TransportError
 from coterie.kuscia.identity.domain_identity import DomainIdentity
-from coterie.kuscia.kusciaapi import messages
+from coterie.kuscia.kusciaapi import messages, plain_messages
 from coterie.kuscia.kusciaapi.authorization import ApiCaller
 from coterie.kuscia.kusciaapi.codes import ApiErrorCode, CallRefused
 from coterie.kuscia.kusciaapi.job_watch import JobWatchers
@@ -136,7 +134,7 @@ class ApiOperation:
         try:
             self.check(here, caller)
             async for piece in source:
-                yield json_format.ParseDict(piece, self.response()) if isinstance(piece, dict) else piece
+                yield plain_messages.parse(piece, self.response) if isinstance(piece, dict) else piece
         except (CallRefused, ApiError, TransportError) as problem:
             if not self.reports_status:
                 code = problem.code if isinstance(problem, CallRefused) else self.failure
@@ -149,14 +147,14 @@ class ApiOperation:
     def answered(self, data: Object | messages.Shared) -> Any:
         if isinstance(data, messages.Shared):
             return data
-        return json_format.ParseDict({"status": {"message": "success"}, **data}, self.response())
+        return plain_messages.parse({"status": {"message": "success"}, **data}, self.response)
 
     def failed(self, problem: CallRefused | ApiError | TransportError) -> Any:
         code, details, found = self.failure, tuple[tuple[ApiErrorCode, str], ...](), dict[str, Any]()
         if isinstance(problem, CallRefused):
             code, details, found = problem.code, problem.details, problem.found
         log.info("Refused", method=self.method, code=int(code), why=str(problem))
-        response = json_format.ParseDict(found, self.response())
+        response = plain_messages.parse(found, self.response)
         response.status.code, response.status.message = int(code), str(problem)
         for item, why in details:
             response.status.details.add().Pack(messages.Status(code=int(item), message=why))

@@ -21,6 +21,7 @@ from coterie.kube.api.retries import Outlook, outlook, status_message
 from coterie.kube.api.types.merge import changes
 from coterie.kube.api.types.nodes import NODES
 from coterie.kube.client.client import Client
+from coterie.kube.client.informer import ObjectChange
 from coterie.kube.client.informers import Informers
 from coterie.kube.control.controller import DONE, Controller, Result, Watches, own_key
 from coterie.kube.control.deferred import Deferred, earliest
@@ -33,12 +34,10 @@ from coterie.kuscia.api.engine_versions import (
     EngineVersion,
     LocalEngine,
     engine_named,
-    images_named,
     local_engines,
     node_digests,
     parse_pins,
     version_of,
-    versions_named,
 )
 from coterie.kuscia.api.evidence import NOT_RECORDED, EvidenceError
 from coterie.kuscia.api.jobs.conditions import WAITING
@@ -83,6 +82,7 @@ from coterie.kuscia.control.partner_quotas import PartnerQuotas
 from coterie.kuscia.control.task_counters import TASK_COUNTERS
 from coterie.kuscia.control.task_witnesses import START, TaskWitnesses
 from coterie.kuscia.controllers.kusciajob import launch, statements
+from coterie.kuscia.controllers.kusciajob.image_choices import ImageChoices
 from coterie.kuscia.controllers.kusciajob.plan import (
     EVIDENCE_RETRY,
     WITNESS_RETRY,
@@ -96,6 +96,7 @@ from coterie.kuscia.controllers.kusciajob.plan import (
     update_refused,
     witness_missing,
 )
+from coterie.kuscia.controllers.kusciajob.settled_jobs import SettledJobs, is_settled
 from coterie.kuscia.controllers.kusciajob.statements import PreparedStatement, StatementFacts
 
 BY_JOB = "kusciajob/job"
@@ -149,6 +150,7 @@ class KusciaJobReconciler:
         self.tasks = informers.get(KUSCIA_TASKS, CROSS_DOMAIN)
         self.domains = informers.get(DOMAINS)
         self.images = informers.get(APP_IMAGES)
+        self._choices = ImageChoices(self.images)
         self.nodes = informers.get(NODES)
         self._nodes_of = NodesOfDomains(self.nodes).of
         self.routes = informers.get(DOMAIN_ROUTES)
@@ -158,20 +160,36 @@ class KusciaJobReconciler:
         if self.results is not None:
             self.results.cache.add_index(BY_TASK, results_by_task)
         self.policies = quotas.policies
+        informed = (
+            self.tasks,
+            self.domains,
+            self.images,
+            self.nodes,
+            self.routes,
+            self.datas,
+            self.grants,
+            self.policies,
+        )
+        self._read = [each.cache for each in informed]
+        self._settled = SettledJobs(clock)
         self.tasks.cache.add_index(BY_JOB, by_job)
         self.jobs.cache.add_index(BY_NAMED, by_named)
         self._first_seen: dict[str, float] = {}
+        self.jobs.add_handler(self._saw)
         self._later: Deferred[str] = Deferred(clock)
         self._log = logger("controllers.kusciajob")
 
     async def reconcile(self, key: ObjectKey) -> Result:
         job = self.jobs.cache.by_key(key)
         if job is None or job.metadata.deleting:
+            self._settled.forget(key)
             if job is not None:
                 self._later.clear(job.metadata.uid)
             return DONE  # its tasks have an owner, and go with it
         if job.status.completion_time and (left := self._until_removal(job)) is not None and left <= 0:
             return await self._remove(job)
+        if (same := self._settled.result(job, self._facts())) is not None:
+            return same
         try:
             return await self._carry_on(job)
         except EvidenceError as problem:
@@ -181,6 +199,7 @@ class KusciaJobReconciler:
 
     async def _carry_on(self, job: KusciaJob) -> Result:
         """Raises EvidenceError when the next step cannot be recorded."""
+        facts = self._facts()
         view = self._view(job)
         wanted = plan_until_settled(view)
         if wanted.mark is not None or wanted.name_tasks:
@@ -199,10 +218,16 @@ class KusciaJobReconciler:
             if left is not None:
                 return Result(after=earliest(left, after))
         self._later.clear(job.metadata.uid)
-        await self._write(job, status)
+        written = await self._write(job, status)
         if wanted.start_again:
             await self._start_again(job)
+        if written is not None and is_settled(view, wanted, status):
+            self._settled.note(written, facts, after)
         return Result(after=after)
+
+    def _facts(self) -> tuple[int, ...]:
+        """Changes when anything does that a look at a job reads, the job itself left out."""
+        return tuple(cache.changes for cache in self._read)
 
     def _view(self, job: KusciaJob) -> JobView:
         tasks = {task.metadata.name: task for task in self.tasks.cache.by_index(BY_JOB, job.metadata.uid)}
@@ -247,10 +272,9 @@ class KusciaJobReconciler:
 
     def _images(self, job: KusciaJob) -> dict[str, AppImage]:
         """All by name, and by what the job's tasks write the newest that may be used for it here."""
-        known = {image.metadata.name: image for image in self.images.cache.list()}
         named = {template.app_image for template in job.spec.tasks}
         ours = next((name for name in job.spec.party_domains if is_own(self.domains.cache.get(name))), "")
-        found = images_named(named, known, self._engine_pins(ours))
+        found = self._choices.images(named, self._engine_pins(ours))
         for text in named:
             if offered := self._versions(ours, text, job):
                 found[text] = offered[0].image
@@ -276,8 +300,7 @@ class KusciaJobReconciler:
 
     def _versions(self, party: str, text: str, job: KusciaJob) -> tuple[EngineVersion, ...]:
         """What a domain of ours may use for the job, the newest first."""
-        found = versions_named(text, self.images.cache.list(), self._engine_pins(party))
-        return versions_allowed(self._policy(job), found)
+        return versions_allowed(self._policy(job), self._choices.versions(text, self._engine_pins(party)))
 
     def _engines(self, job: KusciaJob) -> dict[tuple[str, str], tuple[LocalEngine, ...]]:
         """What our domains offer for each task, until the job's parties have agreed."""
@@ -336,9 +359,16 @@ class KusciaJobReconciler:
         asked = job_request(job.spec, ours, images, tables)
         return admit(self._requires_approval, policy.spec if policy is not None else None, asked, self._clock.now())
 
+    def _saw(self, change: ObjectChange[KusciaJob]) -> None:
+        """Not when it is first looked at: of many that come at once the last are as old by then as they have to be."""
+        job = change.object
+        if change.type == "deleted" or job.status.phase not in JOB_NEW:
+            self._first_seen.pop(job.metadata.uid, None)
+        else:
+            self._first_seen.setdefault(job.metadata.uid, self._clock.monotonic())
+
     def _age(self, job: KusciaJob) -> float:
         if job.status.phase not in JOB_NEW:
-            self._first_seen.pop(job.metadata.uid, None)
             return 0.0
         now = self._clock.monotonic()
         return now - self._first_seen.setdefault(job.metadata.uid, now)
@@ -481,15 +511,18 @@ class KusciaJobReconciler:
             {"metadata": {"uid": job.metadata.uid, "labels": start_labels}},
         )
 
-    async def _write(self, job: KusciaJob, status: KusciaJobStatus) -> None:
+    async def _write(self, job: KusciaJob, status: KusciaJobStatus) -> KusciaJob | None:
+        """The job as written."""
         if changes(job.status, status) is None:
-            return
+            return None
         status = replace(status, last_reconcile_time=rfc3339(self._clock.now()))
         written = await write_status(self._client, KUSCIA_JOBS, job, job.status, status)
-        if written and status.phase != job.status.phase:
+        if written is None:
+            return None
+        if status.phase != job.status.phase:
             self._record_event(job, status)
-        if written:
-            self._record_waiting(job, status)
+        self._record_waiting(job, status)
+        return written
 
     def _record_waiting(self, job: KusciaJob, status: KusciaJobStatus) -> None:
         """An event when the job begins to wait for a person of ours, for a retry or for room; not for each attempt."""
