@@ -35,7 +35,7 @@ from coterie.kube.client.in_process_transport import InProcessTransport
 from coterie.kube.store import PutOp, Store, StoreEvent
 from coterie.kube.store.opening import store_of
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kube" / "store"))
+sys.path.extend(str(Path(__file__).parents[1] / "tests" / each) for each in (".", "kube/store"))
 import store_servers_kit
 
 VALUE = os.urandom(2000)

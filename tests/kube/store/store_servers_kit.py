@@ -5,12 +5,8 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import pwd
-import shutil
 import signal
-import socket
 import subprocess
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -28,12 +24,10 @@ from coterie.kube.store.etcd import EtcdStore
 from coterie.kube.store.mysql import MysqlStore
 from coterie.kube.store.postgresql import PostgresqlStore
 from coterie.kube.store.shared import SharedStore
+from server_programs_kit import found, free_port, server_environment, server_folder, unpacked, unprivileged
 
-TOOLS = Path(__file__).parents[3] / ".tools" / "servers"
-_COPIES = Path("/var/tmp/coterie-servers")
 PASSWORD = "pa55:w@rd/ü"
 _BOUND = 60.0
-_MEMORY = 2 * 1024**3
 SHARED = ("postgresql", "etcd", "mysql")
 _names = count(1)
 
@@ -69,7 +63,7 @@ class StoreServer:
         self._offset = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as out:
             self._process = subprocess.Popen(
-                self.command, stdout=out, stderr=out, cwd="/", env=self.env, start_new_session=True, **_unprivileged()
+                self.command, stdout=out, stderr=out, cwd="/", env=self.env, start_new_session=True, **unprivileged()
             )
 
     def wait_until_ready(self) -> None:
@@ -136,81 +130,15 @@ def shared_store(address: StoreAddress, **settings: object) -> SharedStore:
     return kind(address, **settings)  # type: ignore[arg-type, no-any-return]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _found(*patterns: str) -> Path | None:
-    for pattern in patterns:
-        base, _, rest = pattern.partition("//")
-        for path in sorted(Path(base or "/").glob(rest), reverse=True):
-            if os.access(path, os.X_OK):
-                return path
-    return None
-
-
-def _unpacked(package: str) -> Path:
-    """The folder of a server that `scripts/get-servers` unpacked, where the user that runs it can read it: not below root's home."""
-    place = TOOLS / package
-    if os.getuid() != 0 or not place.is_dir() or all(each.stat().st_mode & 0o001 for each in (place, *place.parents)):
-        return place
-    copied = _COPIES / f"{package}-{place.stat().st_mtime_ns}"
-    if not copied.exists():
-        _COPIES.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=package, dir=_COPIES))
-        shutil.copytree(place, made / "tree", symlinks=True)
-        try:
-            (made / "tree").rename(copied)
-        except OSError:
-            assert copied.exists()  # another worker was first
-        shutil.rmtree(made, ignore_errors=True)
-    return copied
-
-
-@contextmanager
-def _folder(*, in_memory: bool = False) -> Iterator[Path]:
-    """Writable for the unprivileged user; short, as sockets lie in it."""
-    places = ["/tmp", "/var/tmp", "/dev/shm"]
-    if in_memory and os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > _MEMORY:
-        places.insert(0, "/dev/shm")
-    base = next(each for each in places if os.stat(each).st_mode & 0o001)
-    made = Path(tempfile.mkdtemp(prefix="st-", dir=base))
-    try:
-        if os.getuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(made, nobody.pw_uid, nobody.pw_gid)
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _unprivileged() -> dict[str, object]:
-    if os.getuid() != 0:
-        return {}
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-
-
-def _environment(root: Path | None) -> dict[str, str]:
-    paths = [str(root / each) for each in ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")] if root else []
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join(paths), "HOME": "/", "LC_ALL": "C"}
-
-
-def _with_libraries(unpacked: Path, daemon: Path) -> dict[str, str]:
-    return _environment(unpacked if daemon.is_relative_to(unpacked) else None)
-
-
 @contextmanager
 def postgresql_server(*, durable: bool = False) -> Iterator[StoreServer]:
     """`durable`: with fsync, for tests that kill it."""
-    unpacked = _unpacked("postgresql")
-    daemon = _found("//usr/lib/postgresql/*/bin/postgres", f"{unpacked}//usr/lib/postgresql/*/bin/postgres")
+    place = unpacked("postgresql")
+    daemon = found("//usr/lib/postgresql/*/bin/postgres", f"{place}//usr/lib/postgresql/*/bin/postgres")
     if daemon is None:
         pytest.skip("no postgres: run scripts/get-servers on Debian")
-    env = _with_libraries(unpacked, daemon)
-    with _folder() as folder:
+    env = server_environment(place, daemon)
+    with server_folder("st-") as folder:
         data, port = folder / "data", free_port()
         secret = folder / "secret"
         secret.write_text(PASSWORD)
@@ -221,7 +149,7 @@ def postgresql_server(*, durable: bool = False) -> Iterator[StoreServer]:
             capture_output=True,
             env=env,
             cwd="/",
-            **_unprivileged(),  # type: ignore[call-overload]
+            **unprivileged(),
         )
         if made.returncode:
             raise RuntimeError(f"initdb: {made.stderr.decode()[-1500:]}")
@@ -245,18 +173,18 @@ def postgresql_server(*, durable: bool = False) -> Iterator[StoreServer]:
 @contextmanager
 def mysql_server(*, durable: bool = False) -> Iterator[StoreServer]:
     """`durable`: with a flush for each commit, for tests that kill it."""
-    unpacked = _unpacked("mariadb-server-core")
-    daemon = _found("//usr/sbin/mariadbd", f"{unpacked}//usr/sbin/mariadbd")
+    place = unpacked("mariadb-server-core")
+    daemon = found("//usr/sbin/mariadbd", f"{place}//usr/sbin/mariadbd")
     if daemon is None:
         pytest.skip("no mariadbd: run scripts/get-servers on Debian")
-    env = _with_libraries(unpacked, daemon)
-    base = unpacked / "usr" if daemon.is_relative_to(unpacked) else Path("/usr")
-    with _folder(in_memory=not durable) as folder:
+    env = server_environment(place, daemon)
+    base = place / "usr" if daemon.is_relative_to(place) else Path("/usr")
+    with server_folder("st-", in_memory=not durable) as folder:
         data, port = folder / "data", free_port()
         common = ["--no-defaults", f"--basedir={base}", f"--datadir={data}", f"--lc-messages-dir={base}/share/mysql"]
         common += [f"--tmpdir={folder}", "--innodb-buffer-pool-size=64M"]
         # What mariadb-install-db does, which needs client programs that the server's package does not have.
-        subprocess.run(["mkdir", str(data)], check=True, **_unprivileged())  # type: ignore[call-overload]
+        subprocess.run(["mkdir", str(data)], check=True, **unprivileged())
         files = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
         script = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\nSET @skip_auth_anonymous=1;\n"
         script += "\n".join((base / "share/mysql" / name).read_text() for name in files)
@@ -266,7 +194,7 @@ def mysql_server(*, durable: bool = False) -> Iterator[StoreServer]:
             capture_output=True,
             env=env,
             cwd="/",
-            **_unprivileged(),  # type: ignore[call-overload]
+            **unprivileged(),
         )
         if made.returncode:
             raise RuntimeError(f"mariadbd --bootstrap: {made.stderr.decode()[-1500:]}")
@@ -387,8 +315,8 @@ def etcd_cluster() -> Iterator[EtcdCluster]:
 @contextmanager
 def _etcd_members(count: int) -> Iterator[list[StoreServer]]:
     """Not started."""
-    unpacked = _unpacked("etcd-server")
-    daemon = _found("//usr/bin/etcd", "//usr/local/bin/etcd", f"{unpacked}//usr/bin/etcd")
+    place = unpacked("etcd-server")
+    daemon = found("//usr/bin/etcd", "//usr/local/bin/etcd", f"{place}//usr/bin/etcd")
     if daemon is None:
         pytest.skip("no etcd: run scripts/get-servers on Debian")
     with ExitStack() as stack:
@@ -396,7 +324,7 @@ def _etcd_members(count: int) -> Iterator[list[StoreServer]]:
         everybody = ",".join(f"m{n}=http://127.0.0.1:{peers}" for n, (_, peers) in enumerate(ports))
         made = []
         for n, (port, peers) in enumerate(ports):
-            folder = stack.enter_context(_folder())
+            folder = stack.enter_context(server_folder("st-"))
             url, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peers}"
             options = (
                 f"--name m{n} --data-dir {folder}/data --listen-client-urls {url} --advertise-client-urls {url} --listen-peer-urls {peer}"
@@ -405,7 +333,7 @@ def _etcd_members(count: int) -> Iterator[list[StoreServer]]:
             made.append(
                 StoreServer(
                     [str(daemon), *options.split()],
-                    _with_libraries(unpacked, daemon),
+                    server_environment(place, daemon),
                     port,
                     folder,
                     f"etcd://127.0.0.1:{port}",

@@ -6,11 +6,8 @@ Root may not run the databases, so they run as `nobody` then. Each is made once 
 from __future__ import annotations
 
 import os
-import pwd
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +19,8 @@ import pytest
 
 from coterie.base.secret import SecretValue
 from coterie.kuscia.sources.protocol import SourceInfo
+from server_programs_kit import TOOLS, found, free_port, server_environment, server_folder, unpacked, unprivileged
 
-TOOLS = Path(__file__).parents[3] / ".tools" / "servers"
 PASSWORD = "pa55'w\"ord"
 _BOUND = 60.0
 
@@ -34,12 +31,6 @@ class Server:
     port: int
     info: SourceInfo
     log: Path = field(default=Path("/dev/null"))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until_listening(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
@@ -64,49 +55,14 @@ def _wait_for_line(server: Server, text: str) -> None:
         time.sleep(0.05)
 
 
-def _found(*patterns: str) -> Path | None:
-    for pattern in patterns:
-        base, _, rest = pattern.partition("//")
-        for path in sorted(Path(base or "/").glob(rest), reverse=True):
-            if os.access(path, os.X_OK):
-                return path
-    return None
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """Writable for the unprivileged user; short, as sockets lie in it."""
-    base = next(each for each in ("/tmp", "/var/tmp", "/dev/shm") if os.stat(each).st_mode & 0o001)
-    made = Path(tempfile.mkdtemp(prefix="ds-", dir=base))
-    try:
-        if os.getuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(made, nobody.pw_uid, nobody.pw_gid)
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _unprivileged() -> dict[str, object]:
-    if os.getuid() != 0:
-        return {}
-    nobody = pwd.getpwnam("nobody")
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-
-
-def _environment(root: Path | None) -> dict[str, str]:
-    paths = [str(root / each) for each in ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")] if root else []
-    return {**os.environ, "LD_LIBRARY_PATH": ":".join(paths), "HOME": "/", "LC_ALL": "C"}
-
-
 @contextmanager
 def _running(
-    command: list[str], port: int, folder: Path, info: SourceInfo, env: dict[str, str], unprivileged: bool = True
+    command: list[str], port: int, folder: Path, info: SourceInfo, env: dict[str, str], as_nobody: bool = True
 ) -> Iterator[Server]:
     log = folder / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, stdout=out, stderr=out, cwd="/", env=env, **(_unprivileged() if unprivileged else {})
+            command, stdout=out, stderr=out, cwd="/", env=env, **(unprivileged() if as_nobody else {})
         )
     try:
         wait_until_listening(process, port, log)
@@ -122,18 +78,17 @@ def _running(
 
 @contextmanager
 def mariadb() -> Iterator[Server]:
-    unpacked = TOOLS / "mariadb-server-core"
-    daemon = _found("//usr/sbin/mariadbd", f"{unpacked}//usr/sbin/mariadbd")
+    place = unpacked("mariadb-server-core")
+    daemon = found("//usr/sbin/mariadbd", f"{place}//usr/sbin/mariadbd")
     if daemon is None:
         pytest.skip("no mariadbd: run scripts/get-servers on Debian")
-    root = unpacked if daemon.is_relative_to(unpacked) else None
-    base = root / "usr" if root else Path("/usr")
-    env = _environment(root)
-    with _folder() as folder:
+    base = place / "usr" if daemon.is_relative_to(place) else Path("/usr")
+    env = server_environment(place, daemon)
+    with server_folder("ds-") as folder:
         data, port = folder / "data", free_port()
         common = ["--no-defaults", f"--basedir={base}", f"--datadir={data}"]
         # What mariadb-install-db does, which needs client programs that the server's package does not have.
-        subprocess.run(["mkdir", str(data)], check=True, **_unprivileged())
+        subprocess.run(["mkdir", str(data)], check=True, **unprivileged())
         files = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
         script = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\nSET @skip_auth_anonymous=1;\n"
         script += "\n".join((base / "share/mysql" / name).read_text() for name in files)
@@ -144,7 +99,7 @@ def mariadb() -> Iterator[Server]:
             capture_output=True,
             env=env,
             cwd="/",
-            **_unprivileged(),
+            **unprivileged(),
         )
         if made.returncode:
             raise RuntimeError(f"mariadbd --bootstrap: {made.stderr.decode()[-1500:]}")
@@ -179,12 +134,12 @@ def mariadb() -> Iterator[Server]:
 
 @contextmanager
 def postgresql() -> Iterator[Server]:
-    unpacked = TOOLS / "postgresql"
-    daemon = _found("//usr/lib/postgresql/*/bin/postgres", f"{unpacked}//usr/lib/postgresql/*/bin/postgres")
+    place = unpacked("postgresql")
+    daemon = found("//usr/lib/postgresql/*/bin/postgres", f"{place}//usr/lib/postgresql/*/bin/postgres")
     if daemon is None:
         pytest.skip("no postgres: run scripts/get-servers on Debian")
-    env = _environment(unpacked if daemon.is_relative_to(unpacked) else None)
-    with _folder() as folder:
+    env = server_environment(place, daemon)
+    with server_folder("ds-") as folder:
         data, port = folder / "data", free_port()
         secret = folder / "secret"
         secret.write_text(PASSWORD)
@@ -208,7 +163,7 @@ def postgresql() -> Iterator[Server]:
             capture_output=True,
             env=env,
             cwd="/",
-            **_unprivileged(),
+            **unprivileged(),
         )
         if made.returncode:
             raise RuntimeError(f"initdb: {made.stderr.decode()[-1500:]}")
@@ -243,12 +198,12 @@ def s3_server() -> Iterator[Server]:
     program = TOOLS / "s3" / "bin" / "moto_server"
     if not program.exists():
         pytest.skip("no S3 server: run scripts/get-servers")
-    with _folder() as folder:
+    with server_folder("ds-") as folder:
         port = free_port()
         env = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "3", "S3_UPLOAD_PART_MIN_SIZE": "1024"}
         command = [str(program), "-H", "127.0.0.1", "-p", str(port)]
         info = SourceInfo(kind="oss", endpoint=f"http://127.0.0.1:{port}", bucket="mesh", prefix="top/tables")
-        with _running(command, port, folder, info, env, unprivileged=False) as server:
+        with _running(command, port, folder, info, env, as_nobody=False) as server:
             yield server
 
 
