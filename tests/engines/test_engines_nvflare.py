@@ -157,6 +157,8 @@ def test_a_client_speaks_for_itself_to_the_server() -> None:
     assert refused_at_server(message(to="server.job"), "bob") == ""
     for other in ("carol", "carol.job", "bob", "", None):
         assert refused_at_server(message(to=other or "", destination=other), "bob"), other
+    for kind in ("req", "reply", "return"):
+        assert refused_at_server(message(conn_url="tcp://10.0.0.1:1", msg_type=kind), "bob")
     for key in ("origin", "from", "destination", "to", "msg_type", "channel"):
         assert refused_at_server(message(**{key: None}), "bob"), key
 
@@ -333,10 +335,10 @@ def test_an_owner_gets_one_certificate_under_its_own_name(tmp_path: Path) -> Non
 def test_owners_are_told_how_the_job_ended() -> None:
     side = launcher.ServerSide(("bob", "carol"), TaskAuthority())
     call = HttpCall("GET", launcher.STATE_PATH, "bob", {}, b"")
-    assert side.answer(call).body == b'{"state": "running"}'
+    assert side.answer(call).body == b"running"
     assert side.informed == set()
     side.state = launcher.FAILED
-    assert side.answer(call).body == b'{"state": "failed"}'
+    assert side.answer(call).body == b"failed"
     assert side.informed == {"bob"}
 
 

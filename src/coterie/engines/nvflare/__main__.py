@@ -119,7 +119,7 @@ class ServerSide:
             state = self.state
             if state != RUNNING:
                 self.informed.add(call.source)
-            return HttpReply(200, json.dumps({"state": state}).encode())
+            return HttpReply(200, state.encode())
         if (call.method, call.path) == ("POST", CERTIFICATE_PATH):
             return self.certificate(call.source, call.body)
         return HttpReply(404)
@@ -209,15 +209,15 @@ def take_part(task: NvflareTask, folder: Path, started: Programs) -> None:
     start_client(task, answer, FrameRelay("127.0.0.1", 0, rules).port, folder, started)
     refused = folder / "client" / "refused"
     while True:
+        state = ask(task, server, STATE_PATH)
         if refused.exists():
             raise NvflareFailed(
                 f"the app that {task.server} sends is not the one of this party's image: {refused.read_text()} differs"
             )
         _look(started)
-        state = json.loads(ask(task, server, STATE_PATH)).get("state")
-        if state == COMPLETED:
+        if state == COMPLETED.encode():
             return
-        if state == FAILED:
+        if state == FAILED.encode():
             raise NvflareFailed(f"the job failed at {task.server}; its log tells why")
         time.sleep(_PAUSE)
 

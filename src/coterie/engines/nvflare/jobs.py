@@ -46,7 +46,7 @@ def app_of(job: Path, site: str) -> Path:
     deployed = _object(job / "meta.json").get("deploy_map")
     if not isinstance(deployed, dict) or not all(isinstance(each, list) for each in deployed.values()):
         raise BadConfig(f"{job} is no job of NVFlare: meta.json has no deploy_map of lists")
-    found = [name for name, sites in deployed.items() if site in sites or _EVERYWHERE in sites or not sites]
+    found: list[str] = [name for name, sites in deployed.items() if site in sites or _EVERYWHERE in sites or not sites]
     if len(found) != 1 or not (job / found[0]).is_dir() or Path(found[0]).name != found[0]:
         raise BadConfig(f"the job of the image has no one app for {site}: see deploy_map in its meta.json")
     return job / found[0]

@@ -54,6 +54,8 @@ def _refused(frame: F3Frame, sender: str, receiver: str, channels: dict[str, fro
         name = headers.get(f"cn__{key}")
         if not _of(name, site):
             return f"a message with {key} {name!r}"
+    if "cn__conn_url" in headers:
+        return "an address to connect to"  # NVFlare would, past the relays
     kind, channel, topic = (headers.get(f"cn__{key}") for key in ("msg_type", "channel", "topic"))
     if kind not in ("req", "reply", "return"):
         return f"a message of type {kind!r}"

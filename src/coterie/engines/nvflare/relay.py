@@ -109,6 +109,8 @@ class FrameRelay:
     async def _pass(self, giver: Socket, taker: Socket, source: str, look: Callable[[F3Frame, str], str]) -> None:
         """Until one of them closes, or sends what is no frame."""
         async for message in giver:
+            if message.type == WSMsgType.ERROR:
+                self._report(f"the connection with {source} is closed: {giver.exception()}")
             if message.type != WSMsgType.BINARY:
                 return
             try:
