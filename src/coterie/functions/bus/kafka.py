@@ -146,9 +146,7 @@ class KafkaBus(TopicState):
             if name not in self._topics:
                 await clients.create_topic(self._outer(name), PARTITIONS, SHARED)
                 async with self._reading:
-                    found = (await clients.topics(self._outer(name))).get(self._outer(name))
-                if found is None:
-                    raise BusError(f"topic {name} was made and is not there yet")
+                    found = await clients.made_topic(self._outer(name))
                 self._topics[name] = self._adopted(name, found)
             if name not in self._shared:
                 self._shared[name] = []

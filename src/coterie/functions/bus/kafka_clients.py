@@ -200,6 +200,14 @@ class KafkaClients:
             for topic, count in counts.items()
         }
 
+    async def made_topic(self, name: str) -> StoredTopic:
+        """One that the controller knows; the broker that is asked may hear of it later."""
+        while True:
+            found = await self.topics(name)
+            if name in found:
+                return found[name]
+            await asyncio.sleep(_RETRY_SECONDS)
+
     async def growth(self, topic: str, seen: Mapping[int, int]) -> dict[int, PartitionGrowth]:
         """What there is beyond `seen`, by partition. A transaction of somebody else that is open holds back what comes after it: so this goes as far as it
         can at once, and the rest is seen later."""
