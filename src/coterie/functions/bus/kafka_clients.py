@@ -23,6 +23,7 @@ from aiokafka.errors import (
     for_code,
 )
 
+from coterie.base.log import logger
 from coterie.base.tasks import retrieve_exception
 from coterie.functions.bus.kafka_settings import KafkaSettings, client_options
 from coterie.functions.bus.protocol import VALUE_LIMIT, BusError
@@ -48,8 +49,12 @@ COMPACTED = {
 }
 _CLOSE_SECONDS = 5.0
 _RETRY_SECONDS = 0.2
+_GONE_ROUNDS = 25
+_LOOKS = 6
+"""In the time that Kafka has for anything, it is asked so often for its topics."""
 _GROWTH_ROUNDS, _GROWTH_MILLISECONDS = 20, 200
 
+log = logger("functions.bus")
 # It reports every retry as a warning or an error. What matters reaches us as an exception.
 logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
 
@@ -169,6 +174,11 @@ class KafkaClients:
         code, _ = await self._to_controller(lambda: self.admin.delete_topics([name]), "topic_error_codes")
         if code and for_code(code) is not UnknownTopicOrPartitionError:
             raise BusError(f"Kafka does not delete topic {name}: {for_code(code).__name__}")
+        # A broker may still tell of it; who believes that and asks for its partitions makes it again.
+        for _ in range(_GONE_ROUNDS):
+            if name not in {each["topic"] for each in await self.admin.describe_topics()}:
+                return
+            await asyncio.sleep(_RETRY_SECONDS)
 
     async def _to_controller(self, send: Callable[[], Awaitable[Any]], field: str) -> tuple[int, str]:
         """The error code and message of the only topic; asks again while controllers change."""
@@ -181,6 +191,15 @@ class KafkaClients:
 
     async def topics(self, only: str = "") -> dict[str, StoredTopic]:
         """All with our prefix, or one of them."""
+        while True:
+            try:
+                async with asyncio.timeout(self._settings.timeout / _LOOKS):
+                    return await self._described(only)
+            except TimeoutError:
+                # A broker may still tell of a topic that is being deleted; its partitions are waited for without end.
+                log.info("Kafka is asked again which topics there are")
+
+    async def _described(self, only: str) -> dict[str, StoredTopic]:
         prefix = self._settings.prefix
         counts = {
             each["topic"]: len(each["partitions"])
