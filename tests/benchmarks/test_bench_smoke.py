@@ -13,6 +13,7 @@ import pytest
 
 from coterie.cli import psi_environment
 from coterie.cli.app import App
+from coterie.cli.engine_environment import FLOWER, MPYC, NVFLARE, XGBOOST
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -194,6 +195,12 @@ PSI_ROWS = tuple(
     for way in ("by hand", "by hand, tuned", "under Coterie")
 )
 
+ENGINE_ROWS = tuple(
+    f"{engine.name}, 3 organisations: {what}"
+    for engine, compared in ((MPYC, ""), (FLOWER, "its work"), (XGBOOST, "run of the engines"), (NVFLARE, "its work"))
+    if engine.installed(engine.directory(App.standard()))
+    for what in ("job until its engines run", *([f"{compared} through the gateways"] if compared else []))
+)
 STORE_ROWS = tuple(
     f"stores: {name}: {what}"
     for name in ("SQLite", "PostgreSQL", "etcd", "MySQL (MariaDB)")
@@ -243,7 +250,7 @@ def test_a_quick_run_prints_and_writes_every_row(tmp_path: Path) -> None:
     everything = os.environ.get("COTERIE_BENCH_SMOKE") == "all"
     only = [] if everything else [word for section in SECTIONS for word in ("--only", section)]
     rows = (
-        (*ROWS, *(PSI_ROWS if HAS_PSI else ()), *STORE_ROWS, *DOMAIN_ROWS)
+        (*ROWS, *ENGINE_ROWS, *(PSI_ROWS if HAS_PSI else ()), *STORE_ROWS, *DOMAIN_ROWS)
         if everything
         else ROWS[: ROWS.index(FIRST_OF_NETWORKS)]
     )

@@ -9,16 +9,15 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import kubectl_runner
 import pytest
-from jobs_kit import Net, network
+from engine_guide_kit import PARTIES, EngineGuide, shell, three_organisations
+from jobs_kit import Net
 
 from coterie.cli.app import App
 from coterie.cli.engine_environment import FLOWER
@@ -29,24 +28,13 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(not os.environ.get("COTERIE_FLOWER"), reason="takes minutes and 50 MB: make flower"),
 ]
-GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "flower.md").read_text()
-PARTIES = ("alice", "bob", "carol")
+GUIDE = EngineGuide("flower")
 
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
-    root = tmp_path_factory.mktemp("flower") / "net"
-    with network(root, "p2p", *PARTIES, kubectl=kubectl_runner.chosen()[-1]) as made:
+    with three_organisations(tmp_path_factory.mktemp("flower")) as made:
         yield made
-        assert [line for each in made.domains.values() for line in each.complaints()] == []
-
-
-def shell(net: Net, folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    environ = {**os.environ, "PATH": path, "COTERIE_ROOT": str(net.root)}
-    return subprocess.run(
-        ["sh", "-ec", script], capture_output=True, text=True, cwd=folder, env=environ, timeout=400, check=False
-    )
 
 
 def model(output: str) -> dict[str, Any]:
@@ -111,34 +99,25 @@ def plain_flower(folder: Path, question: dict[str, Any]) -> str:
 
 
 def test_the_guide_gives_the_model_of_plain_flower(net: Net, tmp_path: Path) -> None:
-    install, steps, _ = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
-    (text,) = re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)
-    question = json.loads(text)
-    (tmp_path / "ills.json").write_text(text)
+    (tmp_path / "ills.json").write_text(GUIDE.input)
     began = time.monotonic()
-    done = shell(net, tmp_path, install.splitlines()[1] + "\n" + steps)
+    done = shell(net, tmp_path, GUIDE.steps)
     took = time.monotonic() - began
     assert done.returncode == 0, done.stdout + done.stderr
     ours = model(done.stdout)
-    plain = plain_flower(tmp_path, question)
+    plain = plain_flower(tmp_path, GUIDE.question)
     assert (ours["rows"], ours["owners"]) == (600, 3)
     expected = model(plain)
     assert ours["accuracy"] > 0.8
     for key, value in expected.items():
         assert ours[key] == pytest.approx(value, rel=1e-9), key
-    print(
-        f"\nFlower, 3 rounds, 3 owners: {seconds(done.stdout):.1f} s through the gateways, {seconds(plain):.1f} s plain; "
-        f"the commands of the guide {took:.1f} s"
-    )
+    GUIDE.note_figures(net, tmp_path, guide=took, ours=seconds(done.stdout), plain=seconds(plain))
 
 
 def test_a_column_that_is_not_granted_is_not_read(net: Net, tmp_path: Path) -> None:
-    (text,) = re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)
-    wider = json.loads(text)
+    wider = GUIDE.question
     wider["columns"]["bob"] = ["id", "age", "pressure", "ill"]
-    (tmp_path / "wider.json").write_text(json.dumps(wider))
-    words = "coterie job run --engine flower --parties alice,bob,carol --domain alice --name wider --input @wider.json"
-    refused = shell(net, tmp_path, words)
+    refused = GUIDE.run(net, tmp_path, "wider", wider)
     assert refused.returncode == 1, refused.stdout + refused.stderr
     assert "the table patients-2 cannot be read" in shell(net, tmp_path, "coterie job logs wider --domain bob").stdout
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import kubectl_runner
 import pytest
-from jobs_kit import Net, network
+from engine_guide_kit import EngineGuide, shell, three_organisations
+from jobs_kit import Net
 
 from coterie.cli.app import App
 from coterie.cli.engine_environment import XGBOOST
@@ -25,24 +23,13 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(not os.environ.get("COTERIE_XGBOOST"), reason="takes minutes and 190 MB: make xgboost"),
 ]
-GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "xgboost.md").read_text()
-PARTIES = ("alice", "bob", "carol")
+GUIDE = EngineGuide("xgboost")
 
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
-    root = tmp_path_factory.mktemp("xgboost") / "net"
-    with network(root, "p2p", *PARTIES, kubectl=kubectl_runner.chosen()[-1]) as made:
+    with three_organisations(tmp_path_factory.mktemp("xgboost")) as made:
         yield made
-        assert [line for each in made.domains.values() for line in each.complaints()] == []
-
-
-def shell(net: Net, folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    environ = {**os.environ, "PATH": path, "COTERIE_ROOT": str(net.root)}
-    return subprocess.run(
-        ["sh", "-ec", script], capture_output=True, text=True, cwd=folder, env=environ, timeout=400, check=False
-    )
 
 
 def model(output: str) -> str:
@@ -100,20 +87,16 @@ def own_launcher(folder: Path) -> Path:
 
 
 def test_the_guide_gives_the_predictions_of_the_own_launcher(net: Net, tmp_path: Path) -> None:
-    install, steps = re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)
-    (text,) = re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)
-    (tmp_path / "trees.json").write_text(text)
+    (tmp_path / "trees.json").write_text(GUIDE.input)
     began = time.monotonic()
-    done = shell(net, tmp_path, install.splitlines()[1] + "\n" + steps)
+    done = shell(net, tmp_path, GUIDE.steps)
     took = time.monotonic() - began
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"trees": 10' in done.stdout
     (tmp_path / "ours.json").write_text(model(done.stdout))
     began = time.monotonic()
     plain = own_launcher(tmp_path)
-    print(
-        f"\nXGBoost, 10 trees, 3 owners: {took:.1f} s all commands of the guide; {time.monotonic() - began:.1f} s plain"
-    )
+    GUIDE.note_figures(net, tmp_path, guide=took, plain=time.monotonic() - began)
     words = [PLACE / "bin" / "python", "-c", PREDICT, tmp_path / "ours.json", plain]
     ours, theirs = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout)
     # The server adds 32-bit sums in the order in which they come, with plain XGBoost as well.
@@ -125,11 +108,8 @@ def test_the_guide_gives_the_predictions_of_the_own_launcher(net: Net, tmp_path:
 
 
 def test_a_column_that_is_not_granted_is_not_read(net: Net, tmp_path: Path) -> None:
-    (text,) = re.findall(r"```json\n(.*?)```", GUIDE, re.DOTALL)
-    wider = json.loads(text)
+    wider = GUIDE.question
     wider["columns"]["bob"] = ["id", "age", "pressure", "ill"]
-    (tmp_path / "wider.json").write_text(json.dumps(wider))
-    words = "coterie job run --engine xgboost --parties alice,bob,carol --domain alice --name wider --input @wider.json"
-    refused = shell(net, tmp_path, words)
+    refused = GUIDE.run(net, tmp_path, "wider", wider)
     assert refused.returncode == 1, refused.stdout + refused.stderr
     assert "the table visits-2 cannot be read" in shell(net, tmp_path, "coterie job logs wider --domain bob").stdout
