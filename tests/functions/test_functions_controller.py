@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from coterie.functions.messages import FunctionResponse, Invoke
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.meta import find_condition
 from coterie.kube.api.types.apps import DEPLOYMENTS
+from coterie.kube.api.types.autoscaling import HORIZONTAL_POD_AUTOSCALERS
 from coterie.kube.api.types.core import CONFIG_MAPS, SECRETS
+from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.pods import PODS
 from coterie.kuscia.api.functions.types import ACTIONS, DEAD_LETTERS, READY, RELOAD_FAILED, TRIGGERS
 from coterie.kuscia.api.types.data import DOMAIN_DATAS
@@ -124,6 +127,26 @@ async def test_an_action_goes_with_its_topics_and_the_last_one_with_the_gateway(
     assert not {"gone_TOPIC", "gone_DLQ"} & set(await world.bus.topics())
     assert not await _exists(world, DEPLOYMENTS, "serverless-gateway")
     assert not await world.pods("gone")
+
+
+async def test_what_somebody_deleted_of_the_gateway_is_made_again(world: FunctionsWorld) -> None:
+    await world.apply("hello", script=SCRIPT)
+
+    async def linked() -> bool:
+        return bool(world.server.gateways.token)
+
+    await until(linked)
+    kinds = (DEPLOYMENTS, SERVICES, SECRETS, HORIZONTAL_POD_AUTOSCALERS)
+    for kind in kinds:
+        await world.client.delete(kind, "serverless-gateway", NAMESPACE)
+    await world.server.gateways.restore()
+    assert all([await _exists(world, kind, "serverless-gateway") for kind in kinds])
+    secret = await world.client.get(SECRETS.as_dynamic, "serverless-gateway", NAMESPACE)
+    token = base64.b64decode(secret["data"]["token"]).decode()
+    assert token == world.server.gateways.token, "pods that run have it"
+    await world.server.gateways.remove()
+    await world.server.gateways.restore()
+    assert not await _exists(world, DEPLOYMENTS, "serverless-gateway"), "not after the last action"
 
 
 async def _exists(world: FunctionsWorld, kind: Any, name: str) -> bool:
