@@ -11,6 +11,7 @@ again after a crash is one call all the same:
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ _PAUSE = Policy(first=0.2, factor=2.0, limit=10.0, jitter=0.2)
 _RECHECK_SECONDS = 5.0
 _NOTED_SECONDS = 10.0
 """Between two writes of a topic's last call."""
+_LONGEST_KEY = 256
+"""Of other clients of Kafka a key may be longer."""
 _STATE_KEY = "tables"
 
 
@@ -408,7 +411,7 @@ def call_of_record(trigger: Trigger, record: Record) -> Invoke:
         params=dict(trigger.spec.params or {}),
         payload=payload,
         payload_base64=encoded,
-        key=record.key,
+        key=record.key if len(record.key) <= _LONGEST_KEY else hashlib.sha256(record.key.encode()).hexdigest(),
     )
 
 
