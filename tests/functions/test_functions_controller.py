@@ -318,6 +318,9 @@ class ManyLetters:
         self.replayed: list[str] = []
         self.dropped: list[str] = []
 
+    async def dead_letter_topics(self) -> list[str]:
+        return sorted({each.action for each in self.letters})
+
     async def dead_letters(self, action: str) -> list[DeadCall]:
         return [each for each in self.letters if each.action == action]
 
@@ -332,6 +335,20 @@ class ManyLetters:
     def _remove(self, request_uid: str) -> bool:
         self.letters = [each for each in self.letters if each.request_uid != request_uid]
         return True
+
+
+async def test_dead_letters_of_a_partners_calls_have_objects_after_a_restart_too(world: FunctionsWorld) -> None:
+    """They were written, and the process was killed before their objects were made."""
+    box = ManyLetters(1)
+    box.letters.append(DeadCall("hello.bob", "r-bob", 0, "crashed", 2, 3, "", 1000))
+    world.server.letters._letters = box
+    await world.apply("hello", script=SCRIPT)
+
+    async def objects() -> bool:
+        found = await world.client.list(DEAD_LETTERS, NAMESPACE)
+        return {each.spec.request for each in found.items} == {"r0", "r-bob"}
+
+    await until(objects)
 
 
 async def test_dead_letters_have_objects_up_to_a_limit_and_are_replayed_and_dropped(world: FunctionsWorld) -> None:
