@@ -235,6 +235,31 @@ async def test_records_of_a_topic_are_calls_each_once(world: FunctionsWorld) -> 
     await until(noted)
 
 
+async def test_a_topic_that_somebody_made_again_is_read_from_its_beginning(world: FunctionsWorld) -> None:
+    await world.apply("reader", script=SCRIPT)
+    await world.apply("orders", TRIGGERS, action="reader", topic="orders")
+
+    def called(times: int) -> Any:
+        async def look() -> bool:
+            return len(world.agent.calls) == times
+
+        return look
+
+    await until(lambda: _has_topic(world, "orders"))
+    await world.bus.publish([Entry("orders", "k", b"one"), Entry("orders", "k", b"two")])
+    await until(called(2))
+    commits = {place: each for place, each in world.bus.commits.items() if place[1] == "orders"}
+    await world.bus.delete_topic("orders")
+    world.bus.commits.update(commits)
+    await until(lambda: _has_topic(world, "orders"))  # who reads it makes it again
+    await world.bus.publish([Entry("orders", "k", b"again")])
+    await until(called(3))
+
+
+async def _has_topic(world: FunctionsWorld, topic: str) -> bool:
+    return topic in await world.bus.topics()
+
+
 async def test_records_that_lie_in_a_topic_before_its_trigger_are_calls(world: FunctionsWorld) -> None:
     """The trigger may be seen before its action is served."""
     for number in range(5):
