@@ -217,8 +217,8 @@ def test_triggers(hello):
 
 def test_dead_letters(hello):
     async def give_up(client: Client) -> None:
-        for name in ("d1", "d2"):
-            spec = {"action": "hello", "request": name, "reason": "timeout\x1b[31m", "attempts": 4}
+        for name, action in (("d1", "hello"), ("d2", "hello.bob")):
+            spec = {"action": action, "request": name, "reason": "timeout\x1b[31m", "attempts": 4}
             head = {"apiVersion": "coterie.io/v1alpha1", "kind": "DeadLetter"}
             await client.create(
                 DEAD_LETTERS.as_dynamic,
@@ -230,7 +230,9 @@ def test_dead_letters(hello):
     assert [line.split()[0] for line in shown.lines[1:]] == ["d1", "d2"] and "\x1b" not in shown.out
     assert hello("action", "dlq", "replay", "d1").out == "deadletter d1 is sent again\n"
     assert "replaying" in hello("action", "dlq", "ls").lines[1]
+    assert len(hello("action", "dlq", "ls", "hello.bob").lines) == 2
     assert hello("action", "dlq", "rm", "--action", "hello").code == 0
+    assert "no dead letters" in hello("action", "dlq", "ls").err
     assert hello("action", "dlq", "replay", "d1").code == 1
 
 

@@ -19,7 +19,7 @@ from kafka_broker import KafkaCluster, kafka_wanted, shared_kafka
 from coterie.functions.bus import factory
 from coterie.functions.bus.factory import check_bus_url, open_bus
 from coterie.functions.bus.kafka import KafkaBus
-from coterie.functions.bus.kafka_clients import KafkaClients
+from coterie.functions.bus.kafka_clients import KafkaClients, StoredTopic
 from coterie.functions.bus.kafka_settings import KafkaSettings, client_options, parse_kafka_url
 from coterie.functions.bus.protocol import Bus, BusError, Commit, Entry, Record
 from coterie.functions.bus.topic_state import PartitionState
@@ -147,6 +147,39 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Callable[[PlayedConsumer], KafkaB
         return bus
 
     return make
+
+
+class PlayedBroker:
+    """What `share_topic` asks of the clients."""
+
+    def __init__(self, stored: dict[str, StoredTopic]) -> None:
+        self.stored = stored
+        self.made: list[tuple[str, str]] = []
+
+    async def create_topic(self, name: str, partitions: int, configs: dict[str, str]) -> bool:
+        if name in self.stored:
+            return False
+        self.stored[name] = StoredTopic([0] * partitions, [0] * partitions)
+        self.made.append((name, configs["retention.ms"]))
+        return True
+
+    async def topics(self, only: str) -> dict[str, StoredTopic]:
+        return {name: each for name, each in self.stored.items() if name == only}
+
+
+async def test_a_topic_that_is_there_is_shared_as_it_is() -> None:
+    """Also an empty one, with as many partitions as somebody gave it."""
+    broker = PlayedBroker({"alice.empty": StoredTopic([0], [0]), "alice.full": StoredTopic([3, 0], [7, 1])})
+    bus = KafkaBus(parse_kafka_url("kafka://127.0.0.1:1", "alice."))
+    bus._clients = broker  # type: ignore[assignment]
+    bus._stale["trigger-1", "full", 0] = 5, ""
+    assert [await bus.share_topic(name) for name in ("empty", "full", "new", "full")] == [1, 2, 6, 2]
+    assert broker.made == [("alice.new", str(7 * 24 * 3600 * 1000))]
+    assert (await bus.ends("full"), await bus.committed("trigger-1", "full")) == ({0: 7, 1: 1}, {0: 5})
+    assert all(each.shared and not each.recent for name in bus._shared for each in bus._topics[name])
+    for name in ("committed-offsets", "../x", ""):
+        with pytest.raises(BusError):
+            await bus.share_topic(name)
 
 
 async def test_what_others_wrote_wakes_who_reads(played: Callable[[PlayedConsumer], KafkaBus]) -> None:

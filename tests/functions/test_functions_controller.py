@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from coterie.functions.messages import FunctionResponse, Invoke
 from coterie.kube.api.errors import NotFound
 from coterie.kube.api.meta import find_condition
 from coterie.kube.api.types.apps import DEPLOYMENTS
+from coterie.kube.api.types.autoscaling import HORIZONTAL_POD_AUTOSCALERS
 from coterie.kube.api.types.core import CONFIG_MAPS, SECRETS
+from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.pods import PODS
 from coterie.kuscia.api.functions.types import ACTIONS, DEAD_LETTERS, READY, RELOAD_FAILED, TRIGGERS
 from coterie.kuscia.api.types.data import DOMAIN_DATAS
@@ -126,6 +129,26 @@ async def test_an_action_goes_with_its_topics_and_the_last_one_with_the_gateway(
     assert not await world.pods("gone")
 
 
+async def test_what_somebody_deleted_of_the_gateway_is_made_again(world: FunctionsWorld) -> None:
+    await world.apply("hello", script=SCRIPT)
+
+    async def linked() -> bool:
+        return bool(world.server.gateways.token)
+
+    await until(linked)
+    kinds = (DEPLOYMENTS, SERVICES, SECRETS, HORIZONTAL_POD_AUTOSCALERS)
+    for kind in kinds:
+        await world.client.delete(kind, "serverless-gateway", NAMESPACE)
+    await world.server.gateways.restore()
+    assert all([await _exists(world, kind, "serverless-gateway") for kind in kinds])
+    secret = await world.client.get(SECRETS.as_dynamic, "serverless-gateway", NAMESPACE)
+    token = base64.b64decode(secret["data"]["token"]).decode()
+    assert token == world.server.gateways.token, "pods that run have it"
+    await world.server.gateways.remove()
+    await world.server.gateways.restore()
+    assert not await _exists(world, DEPLOYMENTS, "serverless-gateway"), "not after the last action"
+
+
 async def _exists(world: FunctionsWorld, kind: Any, name: str) -> bool:
     try:
         await world.client.get(kind.as_dynamic, name, NAMESPACE)
@@ -212,6 +235,31 @@ async def test_records_of_a_topic_are_calls_each_once(world: FunctionsWorld) -> 
     await until(noted)
 
 
+async def test_a_topic_that_somebody_made_again_is_read_from_its_beginning(world: FunctionsWorld) -> None:
+    await world.apply("reader", script=SCRIPT)
+    await world.apply("orders", TRIGGERS, action="reader", topic="orders")
+
+    def called(times: int) -> Any:
+        async def look() -> bool:
+            return len(world.agent.calls) == times
+
+        return look
+
+    await until(lambda: _has_topic(world, "orders"))
+    await world.bus.publish([Entry("orders", "k", b"one"), Entry("orders", "k", b"two")])
+    await until(called(2))
+    commits = {place: each for place, each in world.bus.commits.items() if place[1] == "orders"}
+    await world.bus.delete_topic("orders")
+    world.bus.commits.update(commits)
+    await until(lambda: _has_topic(world, "orders"))  # who reads it makes it again
+    await world.bus.publish([Entry("orders", "k", b"again")])
+    await until(called(3))
+
+
+async def _has_topic(world: FunctionsWorld, topic: str) -> bool:
+    return topic in await world.bus.topics()
+
+
 async def test_records_that_lie_in_a_topic_before_its_trigger_are_calls(world: FunctionsWorld) -> None:
     """The trigger may be seen before its action is served."""
     for number in range(5):
@@ -295,6 +343,9 @@ class ManyLetters:
         self.replayed: list[str] = []
         self.dropped: list[str] = []
 
+    async def dead_letter_topics(self) -> list[str]:
+        return sorted({each.action for each in self.letters})
+
     async def dead_letters(self, action: str) -> list[DeadCall]:
         return [each for each in self.letters if each.action == action]
 
@@ -309,6 +360,20 @@ class ManyLetters:
     def _remove(self, request_uid: str) -> bool:
         self.letters = [each for each in self.letters if each.request_uid != request_uid]
         return True
+
+
+async def test_dead_letters_of_a_partners_calls_have_objects_after_a_restart_too(world: FunctionsWorld) -> None:
+    """They were written, and the process was killed before their objects were made."""
+    box = ManyLetters(1)
+    box.letters.append(DeadCall("hello.bob", "r-bob", 0, "crashed", 2, 3, "", 1000))
+    world.server.letters._letters = box
+    await world.apply("hello", script=SCRIPT)
+
+    async def objects() -> bool:
+        found = await world.client.list(DEAD_LETTERS, NAMESPACE)
+        return {each.spec.request for each in found.items} == {"r0", "r-bob"}
+
+    await until(objects)
 
 
 async def test_dead_letters_have_objects_up_to_a_limit_and_are_replayed_and_dropped(world: FunctionsWorld) -> None:

@@ -37,6 +37,10 @@ async def test_nobody_writes_where_nobody_reads() -> None:
     world = World()
     with pytest.raises(NobodyReads):
         await world.records.write("others", "k", b"x")
+    world.records.set_topics({"a_DLQ": ["one"], "partner-calls": ["one"]})
+    for own in ("a_DLQ", "partner-calls"):
+        with pytest.raises(NobodyReads):
+            await world.records.write(own, "k", b"x")
     assert not await world.bus.topics()
 
 

@@ -71,6 +71,8 @@ def test_topics_of_functions_themselves_are_not_read(topic: str, ok: bool) -> No
 def test_a_record_is_a_call_with_its_key_and_body() -> None:
     call = call_of_record(trigger(topic="orders", params={"p": "1"}), Record("orders", 2, 7, "k", b"\xff", 0))
     assert (call.action, call.key, call.payload_base64, call.params) == ("a", "k", "/w==", {"p": "1"})
+    long = [call_of_record(trigger(), Record("orders", 0, 0, each * 100_000, b"", 0)).key for each in "aab"]
+    assert long[0] == long[1] != long[2] and len(long[0]) == 64
 
 
 def table(name: str, generation: int) -> DomainData:

@@ -32,6 +32,9 @@ _MAX_REASON = 500
 class LetterBox(Protocol):
     """What is needed of the dispatcher."""
 
+    async def dead_letter_topics(self) -> Sequence[str]:
+        """Actions and pools that may have dead letters."""
+
     async def dead_letters(self, action: str) -> list[DeadCall]: ...
 
     async def replay(self, action: str, request_uid: str, hop: int = 0) -> bool: ...
@@ -111,7 +114,11 @@ class DeadLetterObjects:
             self._known.pop(pool, None)
             self._first_look.discard(pool)
             return DONE
-        self._first_look.add(pool)
+        if pool not in self._first_look:
+            self._first_look.add(pool)
+            for each in await self._letters.dead_letter_topics():
+                if each not in self._first_look and action_of_pool(each) == pool:  # of its calls for partners
+                    self.controller.enqueue(ObjectKey(self._namespace, each))
         letters = {letter_name(each): each for each in await self._letters.dead_letters(pool)}
         # After the wait: what is known and what is there must be of one moment, or a new object would count as deleted.
         there = {each.metadata.name: each for each in self.objects.cache.list() if each.spec.action == pool}

@@ -12,10 +12,11 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from coterie.base.clock import Clock
 from coterie.base.log import logger
 from coterie.functions.gateway.links import GatewayAddress
 from coterie.functions.settings import FunctionsSettings
-from coterie.kube.api.errors import AlreadyExists, NotFound
+from coterie.kube.api.errors import AlreadyExists, ApiError, NotFound
 from coterie.kube.api.meta import Object
 from coterie.kube.api.types.apps import DEPLOYMENTS
 from coterie.kube.api.types.autoscaling import HORIZONTAL_POD_AUTOSCALERS
@@ -24,6 +25,7 @@ from coterie.kube.api.types.kind import Kind
 from coterie.kube.api.types.network import SERVICES
 from coterie.kube.api.types.pods import Pod
 from coterie.kube.client.client import Client
+from coterie.kube.client.transport import TransportError
 from coterie.kuscia.api.functions.types import DEFAULT_IMAGE, GATEWAY_NAME, GATEWAY_PORT, LINK_PORT
 
 log = logger("functions.gateway")
@@ -35,6 +37,7 @@ INVOKE_TOKEN_KEY = "invoke-token"
 """With it actions are called by name. Not that of links: whoever may call is no functions process."""
 _CPU_PERCENT = 60
 _USER = 65532
+_LOOK_SECONDS = 15.0
 _GRACE_SECONDS = 100
 """For answers that clients of a gateway that ends still wait for."""
 
@@ -147,16 +150,42 @@ def gateway_addresses(pods: Iterable[Pod], token: str) -> list[GatewayAddress]:
 
 
 class GatewayDeployment:
-    """Makes and removes them. Both may be called again and again."""
+    """A Runnable: makes and removes them, and makes again what somebody deleted."""
 
-    def __init__(self, client: Client, settings: FunctionsSettings, changed: Callable[[], None]) -> None:
+    name = "gateway-objects"
+
+    def __init__(self, client: Client, settings: FunctionsSettings, changed: Callable[[], None], clock: Clock) -> None:
         """`changed`: the token is another one."""
+        self.ready = asyncio.Event()
+        self._clock = clock
         self._client = client
         self._changed = changed
         self._settings = settings
         self._lock = asyncio.Lock()
         self.token = ""
         """Of links; empty while there are no gateways."""
+
+    async def run(self) -> None:
+        self.ready.set()
+        while True:
+            await self._clock.sleep(_LOOK_SECONDS)
+            try:
+                await self.restore()
+            except (ApiError, TransportError) as problem:
+                log.warning("The objects of the gateway cannot be looked at", error=problem)
+
+    async def restore(self) -> None:
+        """While there are gateways. Calls come through them, so nothing else would notice that they are gone."""
+        async with self._lock:
+            if not self.token:
+                return
+            for each in gateway_objects(self._settings, self.token, secrets.token_urlsafe(32)):
+                try:
+                    await self._client.get(each.kind, GATEWAY_NAME, self._settings.domain)
+                except NotFound:
+                    with contextlib.suppress(AlreadyExists):
+                        await self._client.create(each.kind, each.body)
+                        log.warning("Gateway object was gone and is made again", kind=each.kind.resource.kind)
 
     async def ensure(self) -> None:
         async with self._lock:

@@ -84,7 +84,7 @@ class FunctionsServer:
         self.links = GatewayLinks(bus, self.dispatcher, connections.connect, clock, records=self._records)
         labelled = informers.get(PODS, settings.domain, labels=GATEWAY_SELECTOR)
         self._gateway_pods = GatewayPods(client, labelled, clock, settings.domain, self._gateways_changed)
-        self.gateways = GatewayDeployment(client, settings, self._gateways_changed)
+        self.gateways = GatewayDeployment(client, settings, self._gateways_changed, clock)
         self.spares = SpareActors(
             client,
             informers.get(PODS, settings.domain, labels=SPARE_LABEL),
@@ -114,7 +114,7 @@ class FunctionsServer:
             [informers, events],
             [self.dispatcher, self.actions.monitor, self.spares],
             [self.actions],
-            [self.links, self._gateway_pods, self.triggers, self.letters.controller, self._records],
+            [self.links, self._gateway_pods, self.gateways, self.triggers, self.letters.controller, self._records],
         ]
         self._transport: GatewayTransport | None = None
         self._evidence = EvidenceSocket(settings.evidence) if settings.evidence is not None else None

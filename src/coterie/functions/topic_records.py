@@ -82,7 +82,7 @@ class TopicRecords:
 
     async def write(self, topic: str, key: str, value: bytes) -> Position:
         """It is durably there when it returns. NobodyReads, RecordTooLarge, TooManyRecords, BusError."""
-        if topic not in self._groups:
+        if topic not in self._groups or is_own_topic(topic):
             raise NobodyReads(f"no Trigger reads the topic {topic!r}")
         if len(value) > (most := min(MOST_VALUE, self._bus.shared_value_limit)):
             raise RecordTooLarge(f"a record of a topic has at most {most} bytes here")

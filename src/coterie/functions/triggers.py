@@ -4,13 +4,14 @@ Every call has a request id that follows from its cause, and whoever accepts cal
 again after a crash is one call all the same:
 
     schedule     the trigger and the time       written down: status.lastCallTime      missed runs are made up for by one
-    topic        the trigger and the offset     committed after the call
+    topic        the trigger, the offset and the record's time     committed after the call
     DomainData   the trigger, the table's uid and its generation      written down in a ConfigMap of the trigger
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ _PAUSE = Policy(first=0.2, factor=2.0, limit=10.0, jitter=0.2)
 _RECHECK_SECONDS = 5.0
 _NOTED_SECONDS = 10.0
 """Between two writes of a topic's last call."""
+_LONGEST_KEY = 256
+"""Of other clients of Kafka a key may be longer."""
 _STATE_KEY = "tables"
 
 
@@ -329,7 +332,7 @@ class TriggerController(ControllerOwner):
         while True:
             try:
                 if offset is None:
-                    offset = (await self._bus.committed(group, topic)).get(number, 0)
+                    offset = await self._begin(group, topic, number)
                 records = await self._bus.read(topic, number, offset, _READ_AT_ONCE, _READ_SECONDS)
                 for record in records:
                     if len(record.value) > MOST_VALUE:
@@ -347,6 +350,11 @@ class TriggerController(ControllerOwner):
                 # An action that is not there is made, or the trigger is found to be unusable and this task is cancelled.
                 log.warning("Records of a topic wait", trigger=trigger.metadata.name, error=problem)
                 await self._clock.sleep(backoff.failed())
+
+    async def _begin(self, group: str, topic: str, number: int) -> int:
+        """Where to go on. An offset beyond the end is of an earlier topic of this name, which somebody removed from the broker."""
+        offset = (await self._bus.committed(group, topic)).get(number, 0)
+        return offset if offset <= (await self._bus.ends(topic)).get(number, 0) else 0
 
     async def _note_call(self, trigger: Trigger) -> None:
         """In the status, now and then."""
@@ -399,7 +407,8 @@ def http_routes(triggers: Iterable[Trigger], actions: set[str]) -> list[HttpRout
 
 
 def call_of_record(trigger: Trigger, record: Record) -> Invoke:
-    cause = f"{record.topic}\n{record.partition}\n{record.offset}"
+    # With its time: a topic that was made again counts from 0 again.
+    cause = f"{record.topic}\n{record.partition}\n{record.offset}\n{record.time}"
     payload, encoded = payload_of(record.value)
     return Invoke(
         request_uid=request_uid(trigger, cause),
@@ -408,7 +417,7 @@ def call_of_record(trigger: Trigger, record: Record) -> Invoke:
         params=dict(trigger.spec.params or {}),
         payload=payload,
         payload_base64=encoded,
-        key=record.key,
+        key=record.key if len(record.key) <= _LONGEST_KEY else hashlib.sha256(record.key.encode()).hexdigest(),
     )
 
 

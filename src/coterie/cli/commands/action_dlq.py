@@ -54,12 +54,17 @@ def run(args: argparse.Namespace, app: App) -> int:
 
 async def _list(session: CliSession, args: argparse.Namespace) -> int:
     wanted = args.words[0] if args.words else args.action
-    found = [pair for pair in await actions.listed(session, DEAD_LETTERS) if wanted in ("", pair[1].spec.action)]
+    found = [pair for pair in await actions.listed(session, DEAD_LETTERS) if not wanted or _is_of(pair[1], wanted)]
     none = "There are no dead letters"
     if not actions.print_listing(session, args.output, DEAD_LETTERS, found, none):
         columns = ("NAME", "ACTION", "ATTEMPTS", "SIZE", "AGE", "REASON")
         actions.print_table(session, columns, [_row(each) for _, each in found])
     return 0
+
+
+def _is_of(letter: DeadLetter, action: str) -> bool:
+    """Also calls of partners, which may be kept apart: ACTION.PARTNER."""
+    return action in (letter.spec.action, letter.spec.action.partition(".")[0])
 
 
 def _row(letter: DeadLetter) -> tuple[str, ...]:
@@ -74,7 +79,7 @@ async def _settle(session: CliSession, args: argparse.Namespace) -> int:
     names = list(dict.fromkeys(args.words))
     if args.action:
         found = await actions.listed(session, DEAD_LETTERS)
-        names = [each.metadata.name for _, each in found if each.spec.action == args.action]
+        names = [each.metadata.name for _, each in found if _is_of(each, args.action)]
         if not names:
             session.app.warn(f"There are no dead letters of {args.action}")
     failed = 0

@@ -171,6 +171,11 @@ class CallDispatcher:
         now = self._now()
         return {name: each.counter.load(now, each.lag, each.lane.running) for name, each in self._served.items()}
 
+    async def dead_letter_topics(self) -> list[str]:
+        """Actions and pools that may have dead letters."""
+        suffix = dead_letter_topic("")
+        return [each.removesuffix(suffix) for each in await self._bus.topics() if each.endswith(suffix)]
+
     async def dead_letters(self, action: str) -> list[DeadCall]:
         letters = list((await self._letters.calls(action)).values())
         if action in self._served:
