@@ -165,12 +165,15 @@ async def test_no_password_in_clear_text_unless_the_endpoint_says_so(caplog: pyt
 
     with scripted(talk) as info:
         info = replace(info, endpoint=info.endpoint.partition("?")[0])
-        with pytest.raises(SourceUnreachable, match="needs [?]tls=false"):
+        with pytest.raises(SourceUnreachable, match=r"needs [?]tls=false"):
             await fetch(info, "people")
     assert heard and WORD.encode() not in b"".join(heard) and WORD not in caplog.text
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\0", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x05\0\0\0\0" + b"\0\0\0\x04\xff\xff\xff\xff", b"\x02\0\0\0\0"])
+@pytest.mark.parametrize(
+    "garbage",
+    [b"", b"\0", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x05\0\0\0\0" + b"\0\0\0\x04\xff\xff\xff\xff", b"\x02\0\0\0\0"],
+)
 async def test_garbage(garbage: bytes) -> None:
     pytest.importorskip("impala", reason="the extra `hive` is not installed")
 
@@ -224,7 +227,7 @@ async def test_it_is_only_read() -> None:
 
 # On HiveServer2.
 
-PEOPLE = pa.table({"id": [1, 2, 3], "name": ["a", None, 'q"\'\\\n;é'], "score": [0.5, None, -1.0]})
+PEOPLE = pa.table({"id": [1, 2, 3], "name": ["a", None, "q\"'\\\n;é"], "score": [0.5, None, -1.0]})
 TYPES = {
     "i8": ("TINYINT", pa.int8(), -128),
     "i16": ("SMALLINT", pa.int16(), 2**15 - 1),
@@ -333,4 +336,3 @@ async def test_what_is_not_there(server: SourceInfo) -> None:
         await fetch(server, "nowhere")
     with pytest.raises(SourceUnreachable, match="no database"):
         await fetch(replace(server, database="nothing"), "people")
-

@@ -73,7 +73,24 @@ _OF_ARROW = {
 }
 _SHOWN = {"datetime": pa.date64(), "timestamp": pa.timestamp("ns", "UTC"), "timestamp_ntz": pa.timestamp("ns")}
 _PLAIN = frozenset(
-    "tinyint smallint int bigint float double boolean string binary date datetime timestamp timestamp_ntz decimal char varchar".split()
+    [
+        "tinyint",
+        "smallint",
+        "int",
+        "bigint",
+        "float",
+        "double",
+        "boolean",
+        "string",
+        "binary",
+        "date",
+        "datetime",
+        "timestamp",
+        "timestamp_ntz",
+        "decimal",
+        "char",
+        "varchar",
+    ]
 )
 
 
@@ -261,7 +278,9 @@ class _Upload:
         return bool(stored) and (not self._keys or sorted(stored) == sorted(self._keys))
 
     def _has_columns(self, table: Any) -> bool:
-        stored = {each.name: (str(each.type).upper().replace(" ", ""), each.nullable is not False) for each in _simple(table)}
+        stored = {
+            each.name: (str(each.type).upper().replace(" ", ""), each.nullable is not False) for each in _simple(table)
+        }
         return stored == {each.name.lower(): (odps_type(each.type), each.nullable) for each in self._columns}
 
     def put(self, batch: pa.RecordBatch) -> None:
