@@ -47,11 +47,11 @@ def crc32c(data: bytes, before: int = 0) -> int:
 
 def framed(data: bytes, chunk: int = _CHUNK) -> bytes:
     """The size of a chunk; chunks with their checksums; the last one with that of everything."""
-    out, whole = struct.pack("!I", chunk), crc32c(data)
-    while len(data) >= chunk:
-        out += data[:chunk] + struct.pack("!I", crc32c(data[:chunk]))
-        data = data[chunk:]
-    return out + data + struct.pack("!I", whole)
+    out, at = bytearray(struct.pack("!I", chunk)), 0
+    while at + chunk <= len(data):
+        piece, at = data[at : at + chunk], at + chunk
+        out += piece + struct.pack("!I", crc32c(piece))
+    return bytes(out + data[at:] + struct.pack("!I", crc32c(data)))
 
 
 def unframed(raw: bytes) -> bytes:

@@ -320,7 +320,7 @@ async def test_rows_come_in_bounded_parts(server: SourceInfo) -> None:
     async with open_source(server) as source, source.read(DataLocation("many"), None) as stream:
         sizes = [(each.num_rows, each.nbytes) async for each in stream]
     assert sum(rows for rows, _ in sizes) == 30_000
-    assert sizes[0][0] <= 256 and max(rows for rows, _ in sizes) <= 10_000
+    assert sizes[0][0] <= 64 and max(rows for rows, _ in sizes) <= 10_000
 
 
 async def test_certificates(server: SourceInfo) -> None:
