@@ -215,6 +215,24 @@ async def test_a_table_that_cannot_take_the_old_ones_place(project: odps_kit.Pro
     assert [*project.tables] == ["people"] and await fetch(info, "people") == [(1, "a"), (2, None), (3, "c")]
 
 
+async def test_a_write_that_is_cancelled_leaves_nothing(project: odps_kit.Project, info: SourceInfo) -> None:
+    other = pa.RecordBatch.from_pydict({"other": [1]})
+    begun = asyncio.Event()
+
+    async def writes() -> None:
+        async with open_source(info) as source, source.write(DataLocation("people"), other.schema) as sink:
+            await sink.put(other)
+            begun.set()
+            await asyncio.Event().wait()
+
+    cancelled = asyncio.create_task(writes(), name="cancelled")
+    await begun.wait()
+    assert len(project.tables) == 2
+    cancelled.cancel()
+    assert (await asyncio.wait({cancelled}, timeout=10))[0] and cancelled.cancelled()
+    assert [*project.tables] == ["people"] and await fetch(info, "people") == [(1, "a"), (2, None), (3, "c")]
+
+
 async def test_whole_and_partitioned_tables_are_not_mixed(project: odps_kit.Project, info: SourceInfo) -> None:
     project.put("parts", kinds=KINDS, keys=["ds"])
     with pytest.raises(SourceError, match="has partitions; write one"):
