@@ -19,14 +19,12 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import NameOID
 
 LIBRARIES = Path(__file__).parents[3] / ".tools" / "hive" / "4.0.1" / "libs"
-_OPENED = (
-    "java.lang java.util java.net java.nio java.lang.reflect java.util.concurrent java.util.concurrent.atomic java.io sun.nio.ch java.util.regex java.time java.text"
-)
+_OPENED = "java.lang java.util java.net java.nio java.lang.reflect java.util.concurrent java.util.concurrent.atomic java.io sun.nio.ch java.util.regex java.time java.text"
 _WORD = "changeit"
 
 
-def certificate() -> tuple[bytes, bytes]:
-    """A self-signed one for 127.0.0.1: PEM, and with its key as PKCS 12."""
+def certificate() -> tuple[bytes, bytes, bytes]:
+    """A self-signed one for 127.0.0.1: PEM, its key as PEM, and both as PKCS 12."""
     key, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.UTC)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "hive")])
     made = (
@@ -44,7 +42,10 @@ def certificate() -> tuple[bytes, bytes]:
     sealed = pkcs12.serialize_key_and_certificates(
         b"hive", key, made, None, serialization.BestAvailableEncryption(_WORD.encode())
     )
-    return made.public_bytes(serialization.Encoding.PEM), sealed
+    plain = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return made.public_bytes(serialization.Encoding.PEM), plain, sealed
 
 
 @dataclass
@@ -57,7 +58,7 @@ class HiveServer:
 
 @contextmanager
 def hive_server(folder: Path) -> Iterator[HiveServer]:
-    pem, sealed = certificate()
+    pem, _, sealed = certificate()
     (folder / "key.p12").write_bytes(sealed)
     port, log = servers_kit.free_port(), folder / "hive.log"
     settings: dict[str, Any] = {

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import re
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -46,11 +47,11 @@ def crc32c(data: bytes, before: int = 0) -> int:
 
 def framed(data: bytes, chunk: int = _CHUNK) -> bytes:
     """The size of a chunk; chunks with their checksums; the last one with that of everything."""
-    out, whole = struct.pack("!I", chunk), crc32c(data)
-    while len(data) >= chunk:
-        out += data[:chunk] + struct.pack("!I", crc32c(data[:chunk]))
-        data = data[chunk:]
-    return out + data + struct.pack("!I", whole)
+    out, at = bytearray(struct.pack("!I", chunk)), 0
+    while at + chunk <= len(data):
+        piece, at = data[at : at + chunk], at + chunk
+        out += piece + struct.pack("!I", crc32c(piece))
+    return bytes(out + data[at:] + struct.pack("!I", crc32c(data)))
 
 
 def unframed(raw: bytes) -> bytes:
@@ -114,7 +115,9 @@ class Project:
         """A download waits for it after its first chunk."""
         self.port = 0
 
-    def put(self, name: str, *batches: pa.RecordBatch, kinds: Sequence[tuple[str, str]], keys: Sequence[str] = ()) -> Table:
+    def put(
+        self, name: str, *batches: pa.RecordBatch, kinds: Sequence[tuple[str, str]], keys: Sequence[str] = ()
+    ) -> Table:
         table = Table([Column(*each) for each in kinds], list(keys))
         table.rows[""] = [each.cast(table.wire) for each in batches]
         self.tables[name] = table
@@ -209,10 +212,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _metadata(self, name: str, table: Table, query: dict[str, str]) -> None:
         if "partitions" in query:
-            parts = (f'<Partition><Column Name="{k}" Value="{v}"/></Partition>' for k, v in (p.split("=") for p in table.rows if p))
+            parts = (
+                f'<Partition><Column Name="{k}" Value="{v}"/></Partition>'
+                for k, v in (p.split("=") for p in table.rows if p)
+            )
             self._answer(200, f"<Partitions>{''.join(parts)}</Partitions>")
         else:
-            self._answer(200, f"<Table><Name>{name}</Name><Schema><![CDATA[{json.dumps(table.described)}]]></Schema></Table>")
+            self._answer(
+                200, f"<Table><Name>{name}</Name><Schema><![CDATA[{json.dumps(table.described)}]]></Schema></Table>"
+            )
 
     def _instances(self, path: str, query: dict[str, str], body: bytes) -> None:
         if self.command == "POST":
@@ -290,11 +298,13 @@ def _batches(data: bytes, schema: pa.Schema) -> list[pa.RecordBatch]:
 
 
 @contextmanager
-def odps_server() -> Iterator[Project]:
+def odps_server(context: ssl.SSLContext | None = None) -> Iterator[Project]:
     project = Project()
     handler = type("Handler", (_Handler,), {"project": project})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     server.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients leave
     project.port = server.server_port
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

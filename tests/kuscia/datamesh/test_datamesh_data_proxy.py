@@ -123,6 +123,26 @@ async def test_the_partition_goes_along(alice: World, proxy: Proxy) -> None:
     assert dict(proxy.asked[-1].domaindata.attributes)["partition_spec"] == "age=30"
 
 
+@pytest.mark.parametrize("value", ["30 OR salary>1", "30 or salary", "30' OR '1'='1", "30;x", "30)", "(1)", "30=30"])
+async def test_a_partition_is_no_condition(alice: World, proxy: Proxy, value: str) -> None:
+    """A partner that may choose rows by one column must not by another."""
+    await alice.grant("to-bob", "people", "bob", inputConfig=columns_limit(["age"]))
+    query = command("CommandDomainDataQuery", domaindata_id="people", columns=["age"], partition_spec=f"age={value}")
+    flight = alice.flight(await alice.engine("bob"))
+    with flight as client, pytest.raises(pa.ArrowException, match="not sent to a data proxy"):
+        info = await threaded(client.get_flight_info, fl.FlightDescriptor.for_command(query))
+        await threaded(lambda: client.do_get(info.endpoints[0].ticket).read_all())
+    assert proxy.asked == []
+
+
+async def test_a_partition_is_sent_as_it_was_understood(alice: World, proxy: Proxy) -> None:
+    query = command("CommandDomainDataQuery", domaindata_id="people", partition_spec=" age='30'/id=2024-01-01 00:00:00")
+    with alice.flight(await alice.engine()) as client:
+        info = await threaded(client.get_flight_info, fl.FlightDescriptor.for_command(query))
+        await threaded(lambda: client.do_get(info.endpoints[0].ticket).read_all())
+    assert proxy.asked[-1].query.partition_spec == "age=30,id=2024-01-01 00:00:00"
+
+
 async def test_a_partner_is_not_let_through_without_a_grant(alice: World, proxy: Proxy) -> None:
     bob = await alice.engine("bob")
     with pytest.raises(fl.FlightUnauthorizedError, match="no grant"):

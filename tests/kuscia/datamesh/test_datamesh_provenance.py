@@ -201,7 +201,7 @@ async def test_a_column_that_the_entry_does_not_declare_chooses_no_rows(alice: W
         with alice.flight(bob) as client:
             await threaded(client.get_flight_info, fl.FlightDescriptor.for_command(query))
 
-    with pytest.raises(fl.FlightUnauthorizedError, match="declares no column or partition (secret|ID)"):
+    with pytest.raises(fl.FlightUnauthorizedError, match=r"declares no column or partition (secret|ID)"):
         await asked(partition)
     await asked("ds=x,age=30")
 

@@ -80,6 +80,7 @@ class Google:
         self.status = 200
         self.session = ""
         self.calls: list[tuple[str, str, str]] = []
+        self.body = b""
 
     async def tokens(self, request: web.Request) -> web.Response:
         self.asked.append(str((await request.post())["assertion"]))
@@ -89,6 +90,8 @@ class Google:
         self.calls.append((request.method, request.path_qs, request.headers.get("Authorization", "")))
         if request.query.get("uploadType") == "resumable":
             return web.Response(headers={"Location": self.session})
+        if self.body and request.query.get("alt") == "media":
+            return web.Response(body=self.body)  # whatever part was asked for
         return web.json_response({}, status=404)
 
 
@@ -104,6 +107,20 @@ async def google() -> AsyncIterator[tuple[Google, str]]:
     host, port = runner.addresses[0][:2]
     yield made, f"http://{host}:{port}"
     await runner.cleanup()
+
+
+async def test_a_store_that_takes_no_ranges(google: tuple[Google, str]) -> None:
+    """No more is kept than was asked for, and nothing is taken for another part of the object."""
+    server, url = google
+    server.body = b"abc" * 1_000_000
+    client = GcsClient(SourceInfo(kind="gcs", endpoint=url, bucket="box", secrets={"token": TOKEN}))
+    await client.open()
+    try:
+        assert await client.get_range("a", "", 0, 7) == b"abcabca"
+        with pytest.raises(SourceError, match="does not give ranges"):
+            await client.get_range("a", "", 3, 7)
+    finally:
+        await client.close()
 
 
 async def test_a_token_is_fetched_with_the_key_and_kept(google: tuple[Google, str], key: rsa.RSAPrivateKey) -> None:

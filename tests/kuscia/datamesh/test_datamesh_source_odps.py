@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hive_kit
 import odps_kit
 import pyarrow as pa
 import pytest
@@ -170,7 +172,10 @@ async def test_partitions_are_read_one_after_the_other(project: odps_kit.Project
         await fetch(info, DataLocation("parts", partition="day=y"))
 
 
-@pytest.mark.parametrize("uri", ["stock.people", "a/b", "../people", "people`; DROP TABLE x", "", "coterie_staging_1", "Coterie_Staging_1", "a b"])
+@pytest.mark.parametrize(
+    "uri",
+    ["stock.people", "a/b", "../people", "people`; DROP TABLE x", "", "coterie_staging_1", "Coterie_Staging_1", "a b"],
+)
 async def test_names_that_lead_elsewhere(project: odps_kit.Project, info: SourceInfo, uri: str) -> None:
     for work in (fetch(info, uri), store(info, DataLocation(uri), FIRST)):
         with pytest.raises(SourceForbidden):
@@ -185,7 +190,9 @@ async def test_partitions_that_are_no_values(project: odps_kit.Project, info: So
     assert project.statements == []
 
 
-async def test_a_table_with_the_same_columns_is_replaced_by_one_commit(project: odps_kit.Project, info: SourceInfo) -> None:
+async def test_a_table_with_the_same_columns_is_replaced_by_one_commit(
+    project: odps_kit.Project, info: SourceInfo
+) -> None:
     await store(info, DataLocation("people"), FIRST.slice(1, 1))
     assert project.statements == [] and await fetch(info, "people") == [(2, None)]
     await store(info, DataLocation("people"), pa.RecordBatch.from_pydict({"id": [1.5]}))
@@ -205,6 +212,24 @@ async def test_a_table_that_cannot_take_the_old_ones_place(project: odps_kit.Pro
     project.execute = refuses  # type: ignore[method-assign]
     with pytest.raises(SourceError, match="refused the request"):
         await store(info, DataLocation("people"), pa.RecordBatch.from_pydict({"other": [1]}))
+    assert [*project.tables] == ["people"] and await fetch(info, "people") == [(1, "a"), (2, None), (3, "c")]
+
+
+async def test_a_write_that_is_cancelled_leaves_nothing(project: odps_kit.Project, info: SourceInfo) -> None:
+    other = pa.RecordBatch.from_pydict({"other": [1]})
+    begun = asyncio.Event()
+
+    async def writes() -> None:
+        async with open_source(info) as source, source.write(DataLocation("people"), other.schema) as sink:
+            await sink.put(other)
+            begun.set()
+            await asyncio.Event().wait()
+
+    cancelled = asyncio.create_task(writes(), name="cancelled")
+    await begun.wait()
+    assert len(project.tables) == 2
+    cancelled.cancel()
+    assert (await asyncio.wait({cancelled}, timeout=10))[0] and cancelled.cancelled()
     assert [*project.tables] == ["people"] and await fetch(info, "people") == [(1, "a"), (2, None), (3, "c")]
 
 
@@ -260,7 +285,7 @@ async def test_grants_say_which_columns_odps_is_asked_for(alice: World, project:
     assert project.requests == []
     await alice.grant("to-bob", "people", "bob", inputConfig=columns_limit(["id"]))
     assert (await reading(alice, bob, "people", ["id"])).to_pydict() == {"id": [1, 2, 3]}
-    with pytest.raises(Exception, match="does not give.*name|column.*name"):
+    with pytest.raises(Exception, match=r"does not give column name"):
         await reading(alice, bob, "people", ["id", "name"])
     assert {*project.columns_read} == {"id"}
 
@@ -310,6 +335,22 @@ async def test_redirects_are_not_followed(project: odps_kit.Project, info: Sourc
         assert other.requests == []
 
 
+async def test_certificates(tmp_path: Path) -> None:
+    pytest.importorskip("odps", reason="the extra `odps` is not installed")
+    pem, key, _ = hive_kit.certificate()
+    (tmp_path / "both.pem").write_bytes(pem + key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "both.pem")
+    with odps_kit.odps_server(context) as project:
+        project.put("people", FIRST, kinds=KINDS)
+        info = replace(GOOD, endpoint=f"https://127.0.0.1:{project.port}/api")
+        with pytest.raises(SourceUnreachable, match="does not answer: SSLError"):
+            await fetch(info, "people")
+        assert project.requests == []
+        trusting = replace(info, extra={"project": "shop", "ca": pem.decode()})
+        assert await fetch(trusting, "people") == [(1, "a"), (2, None), (3, "c")]
+
+
 async def test_proxies_of_the_environment_are_not_used(info: SourceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -318,7 +359,9 @@ async def test_proxies_of_the_environment_are_not_used(info: SourceInfo, monkeyp
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_a_server_that_is_busy_is_not_asked_forever(project: odps_kit.Project, info: SourceInfo, status: int) -> None:
+async def test_a_server_that_is_busy_is_not_asked_forever(
+    project: odps_kit.Project, info: SourceInfo, status: int
+) -> None:
     project.trouble = lambda *_: (status, b"", {})
     with pytest.raises(SourceUnreachable, match=f"failed \\({status}\\)"):
         await fetch(info, "people")

@@ -10,6 +10,7 @@ the columns of its grant, and a grant that ends would stop nothing. Only the con
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from coterie.kuscia.datamesh.settings import DataProxy
 from coterie.kuscia.sources import catalogue_entries
 from coterie.kuscia.sources.convert import fit
 from coterie.kuscia.sources.files import selected
+from coterie.kuscia.sources.paths import partition_of
 from coterie.kuscia.sources.protocol import (
     READ_ALL,
     WRITE_PLAIN,
@@ -55,6 +57,7 @@ _OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+_PLAIN_VALUE = re.compile(r"[^\s'\"`;=<>()\\\x00-\x1f]+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
@@ -111,7 +114,7 @@ class ProxySource:
             "domaindata_id": self._named.metadata.name,
             "content_type": messages.RAW if options.raw else messages.TABLE,
             "file_write_options": {"csv_options": {"field_delimiter": options.delimiter}},
-            "partition_spec": place.partition,
+            "partition_spec": _partition(place),
         }
         info = await self._asked(("CommandDataMeshUpdate", {"update": update, **self._about(place)}))
         assert self._channel is not None
@@ -159,14 +162,14 @@ class ProxySource:
             "domaindata_id": self._named.metadata.name,
             "columns": list(options.columns),
             "content_type": messages.RAW if options.raw else messages.TABLE,
-            "partition_spec": place.partition,
+            "partition_spec": _partition(place),
         }
         return "CommandDataMeshQuery", {"query": query, **self._about(place)}
 
     def _about(self, place: DataLocation) -> Object:
         data = catalogue_entries.data_response(self._named)
         if place.partition:
-            data["attributes"] = {**data["attributes"], "partition_spec": place.partition}
+            data["attributes"] = {**data["attributes"], "partition_spec": _partition(place)}
         return {"domaindata": data, "datasource": self._source}
 
     def _sql(self, statement: str) -> tuple[str, Object]:
@@ -249,6 +252,14 @@ class _ProxySink:
     async def put(self, batch: pa.RecordBatch) -> None:
         for piece in flight_messages.pieces(fit(batch, self._schema)):
             await self._call.write(await asyncio.to_thread(flight_messages.of_batch, piece))
+
+
+def _partition(place: DataLocation) -> str:
+    """As we understood it and no otherwise: whoever asks chose it, and a proxy may put it into a condition."""
+    found = partition_of(place.partition)
+    if not all(_PLAIN_VALUE.fullmatch(each) for each in found.values()):
+        raise SourceForbidden("a value of the partition has characters that are not sent to a data proxy")
+    return ",".join(f"{key}={value}" for key, value in found.items())
 
 
 def _batch(parts: flight_messages.Parts, schema: pa.Schema, wanted: pa.Schema | None, row: int) -> pa.RecordBatch:

@@ -44,7 +44,7 @@ _PORT = 10000
 _OPTIONS = {"tls": ("true", "false", "skip-verify"), "auth": ("plain", "nosasl")}
 _SETTINGS = frozenset({"ca", "query_seconds"})
 _DATABASE = re.compile(r"[A-Za-z0-9_]{1,128}")
-_FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 256, 10_000, 8 << 20
+_FIRST_ROWS, _MOST_ROWS, _BATCH_BYTES = 64, 10_000, 8 << 20
 _UNKNOWN_TABLE = re.compile(r"Error 10001\b|Table not found|NoSuchTableException")
 _UNKNOWN_DATABASE = re.compile(r"Error 10072\b|Database does not exist|NoSuchDatabaseException")
 _DENIED = re.compile(r"AccessControlException|Permission denied|does not have .*privileges?|Bad status: [34]\b", re.I)
@@ -130,9 +130,7 @@ class HiveSource:
 
     def _line(self) -> Any:
         password = self._info.password
-        return hive_client.HiveLine(
-            self._place, self._info.user, password.reveal() if password else "", self._context
-        )
+        return hive_client.HiveLine(self._place, self._info.user, password.reveal() if password else "", self._context)
 
     async def _alone(self, work: Callable[[Any], T]) -> T:
         line, lane = self._line(), WorkerThread("hive")
@@ -173,14 +171,13 @@ class HiveSource:
             yield stream
 
     def _rows(self, line: Any, statement: str, wanted: pa.Schema, most: int) -> Iterator[pa.RecordBatch]:
-        row = 0
-        count = min(most, _FIRST_ROWS)
-        for kinds, values in line.query(statement, self._seconds, lambda: count):
+        row, size = 0, hive_client.FetchSize(min(most, _FIRST_ROWS))
+        for kinds, values in line.query(statement, self._seconds, size):
             columns = [
                 _column(each, kind, field.name, row) for each, kind, field in zip(values, kinds, wanted, strict=True)
             ]
-            size = max(1, sum(each.nbytes for each in columns) // len(columns[0]))
-            count = max(1, min(most, _MOST_ROWS, _BATCH_BYTES // size))
+            one = max(1, sum(each.nbytes for each in columns) // len(columns[0]))
+            size.rows = max(1, min(most, _MOST_ROWS, _BATCH_BYTES // one))
             whole = fitted(columns, wanted, row)
             for start in range(0, whole.num_rows, most):  # a server may give more than it was asked for
                 yield whole.slice(start, most)
@@ -192,7 +189,8 @@ class HiveSource:
     def _described(self, line: Any, name: str) -> list[tuple[str, str]]:
         """Columns with their types, those of partitions at last."""
         found: list[tuple[str, str]] = []
-        for _, (names, kinds, *_) in line.query(f"DESCRIBE {self._table(name)}", self._seconds, lambda: _MOST_ROWS):
+        whole = hive_client.FetchSize(_MOST_ROWS)
+        for _, (names, kinds, *_) in line.query(f"DESCRIBE {self._table(name)}", self._seconds, whole):
             for raw, shown in zip(names, kinds, strict=True):
                 column = (raw or b"").decode().strip()
                 if not column or column.startswith("#"):

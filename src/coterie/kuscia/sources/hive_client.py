@@ -7,12 +7,12 @@ logs nothing here: its errors quote statements and what servers say.
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import ssl
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from impala._thrift_api import ThriftClient, get_transport
@@ -31,10 +31,19 @@ LOST = (TTransportException, OSError, EOFError)
 REFUSED = (ImpylaError, TException)
 DIALLING, ANSWER = 10.0, 180.0
 _NOBODY = "anonymous"
-_DONE, _FAILED = frozenset({"FINISHED_STATE"}), frozenset({"ERROR_STATE", "CANCELED_STATE", "CLOSED_STATE", "UKNOWN_STATE"})
+_DONE, _FAILED = (
+    frozenset({"FINISHED_STATE"}),
+    frozenset({"ERROR_STATE", "CANCELED_STATE", "CLOSED_STATE", "UKNOWN_STATE"}),
+)
 
 for _name in ("impala", "thrift", "thrift_sasl", "puresasl"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
+
+
+@dataclass(slots=True)
+class FetchSize:
+    rows: int
+    """That are asked for next; who reads may change it."""
 
 
 class HiveLine:
@@ -73,8 +82,8 @@ class HiveLine:
         service = HS2Service(ThriftClient(TBinaryProtocolAccelerated(self._transport)), retries=1)
         self._session = service.open_session(self._user)
 
-    def query(self, statement: str, seconds: float, rows: Any) -> Iterator[tuple[list[str], list[list[Any]]]]:
-        """Types of the columns, and values column by column. `rows()` says how many are asked for at a time."""
+    def query(self, statement: str, seconds: float, size: FetchSize) -> Iterator[tuple[list[str], list[list[Any]]]]:
+        """Types of the columns, and values column by column."""
         operation = self._session.execute(statement, run_async=True)
         end, pause = time.monotonic() + seconds, 0.01
         while (state := operation.get_status()) not in _DONE:
@@ -88,7 +97,7 @@ class HiveLine:
         described = operation.get_result_schema()
         kinds = [each[1] for each in described]
         while True:
-            part = operation.fetch(described, rows(), convert_types=False, convert_strings_to_unicode=False)
+            part = operation.fetch(described, size.rows, convert_types=False, convert_strings_to_unicode=False)
             if not len(part):
                 return
             yield (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -73,7 +73,24 @@ _OF_ARROW = {
 }
 _SHOWN = {"datetime": pa.date64(), "timestamp": pa.timestamp("ns", "UTC"), "timestamp_ntz": pa.timestamp("ns")}
 _PLAIN = frozenset(
-    "tinyint smallint int bigint float double boolean string binary date datetime timestamp timestamp_ntz decimal char varchar".split()
+    [
+        "tinyint",
+        "smallint",
+        "int",
+        "bigint",
+        "float",
+        "double",
+        "boolean",
+        "string",
+        "binary",
+        "date",
+        "datetime",
+        "timestamp",
+        "timestamp_ntz",
+        "decimal",
+        "char",
+        "varchar",
+    ]
 )
 
 
@@ -184,12 +201,16 @@ class OdpsSource:
         columns = pa.schema([each for each in schema if each.name.lower() not in keys])
         client, lane = odps_client.OdpsClient(self._info), WorkerThread("odps")
         upload = _Upload(client, self._label, name, schema, columns, keys)
+        done = False
         try:
             await lane.run(upload.begin)
             yield _OdpsSink(lane, upload)
             await lane.run(upload.finish)
+            done = True
         finally:
-            await lane.finish(upload.end)
+            if not done:
+                client.interrupt()
+            await lane.finish(lambda: upload.end(odps_client.OdpsClient(self._info)))
 
     async def delete(self, place: DataLocation) -> None:
         name, keys = warehouse_table(place.uri), _keys(place)
@@ -261,7 +282,9 @@ class _Upload:
         return bool(stored) and (not self._keys or sorted(stored) == sorted(self._keys))
 
     def _has_columns(self, table: Any) -> bool:
-        stored = {each.name: (str(each.type).upper().replace(" ", ""), each.nullable is not False) for each in _simple(table)}
+        stored = {
+            each.name: (str(each.type).upper().replace(" ", ""), each.nullable is not False) for each in _simple(table)
+        }
         return stored == {each.name.lower(): (odps_type(each.type), each.nullable) for each in self._columns}
 
     def put(self, batch: pa.RecordBatch) -> None:
@@ -293,16 +316,14 @@ class _Upload:
             if self._replaced:
                 self._client.execute(f"DROP TABLE IF EXISTS {_quoted(old)}")
 
-    def end(self) -> None:
-        """A session that is not committed is forgotten by the server."""
-        if self._used is None:
-            return
-        try:
-            if self._staging:
-                with _OdpsErrors(self._label):
-                    self._client.execute(f"DROP TABLE IF EXISTS {_quoted(self._staging)}")
-        finally:
+    def end(self, fresh: Any) -> None:
+        """A session that is not committed is forgotten by the server. The client that was interrupted cannot clean up any
+        more; a fresh one does, if the server is still there."""
+        if self._used is not None:
             self._used.__exit__(None, None, None)
+        if self._staging:
+            with suppress(SourceError), _OdpsErrors(self._label), fresh.used():
+                fresh.execute(f"DROP TABLE IF EXISTS {_quoted(self._staging)}")
 
 
 # Names and statements.

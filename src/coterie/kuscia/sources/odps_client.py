@@ -46,9 +46,13 @@ class OdpsSession:
         self._session.trust_env = False
         self._streamed: Any = None
         self._stopped = False
-        self._file = tempfile.NamedTemporaryFile("w", suffix=".pem") if ca else None  # noqa: SIM115
-        if self._file is not None:
-            self._file.write(ca)
+        self._ca = ca
+        self._file: Any = None
+
+    def open(self) -> None:
+        if self._ca:  # the library takes a file only
+            self._file = tempfile.NamedTemporaryFile("w", suffix=".pem")  # noqa: SIM115
+            self._file.write(self._ca)
             self._file.flush()
 
     def merge_environment_settings(self, _url: str, _proxies: Any, stream: bool, *_: Any) -> Mapping[str, Any]:
@@ -138,6 +142,7 @@ class OdpsClient:
             options.use_legacy_logview = True
             options.skipped_survey_regexes = [_NOTHING]
             try:
+                self._line.open()
                 self._entry = pyodps.ODPS(
                     self._info.access_key_id,
                     secret.reveal() if secret else "",
