@@ -611,6 +611,17 @@ async def test_what_only_informs_is_due_after_the_delay() -> None:
     assert later.wait("a") == pytest.approx(0.5)
 
 
+async def test_notes_about_many_objects_are_written_together_and_those_about_one_in_turn() -> None:
+    clock = VirtualClock()
+    api = FakeApi(clock)
+    recorder = EventRecorder(api.client(), "tests", clock=clock)
+    for name in ("a", "b", "a", "c"):
+        recorder.normal(about(name), "Started", "x")
+    async with running(recorder.run()):
+        await settle()
+    assert sorted((e["involvedObject"]["name"], e["count"]) for e in events(api)) == [("a", 2), ("b", 1), ("c", 1)]
+
+
 async def test_an_expired_event_starts_anew() -> None:
     api = FakeApi(VirtualClock())
     recorder = EventRecorder(api.client(), "tests", clock=api.clock)

@@ -30,6 +30,8 @@ _SIMILAR_LIMIT = 10
 _SIMILAR_WINDOW = 600.0
 _BURST = 25
 _REFILL = 1 / 300.0
+_TOGETHER = 8
+"""Notes that are written at once when many wait."""
 _ATTEMPTS = 3
 _RETRY_PAUSE = 1.0
 _MESSAGE_LIMIT = 1024
@@ -153,7 +155,7 @@ class EventRecorder:
         while self._notes or self._waiting or not self._stopping:
             due = self._release()
             if self._notes:
-                await self._write(self._notes.popleft())
+                await self._write_next()
                 continue
             self._changed.clear()
             if due is None:
@@ -201,6 +203,20 @@ class EventRecorder:
             return False
         bucket.tokens -= 1
         return True
+
+    async def _write_next(self) -> None:
+        """Some notes together, so that they share a commit; those about one object follow each other."""
+        batch = [self._notes.popleft()]
+        about = {_object_of(batch[0].regarding)}
+        while (
+            self._notes and len(batch) < _TOGETHER and (following := _object_of(self._notes[0].regarding)) not in about
+        ):
+            about.add(following)
+            batch.append(self._notes.popleft())
+        if len(batch) == 1:
+            await self._write(batch[0])
+        else:
+            await asyncio.gather(*map(self._write, batch))
 
     async def _write(self, note: PendingEvent) -> None:
         message, key = self._melted(note)
@@ -288,6 +304,10 @@ class EventRecorder:
         if note.action:
             event["action"] = note.action
         return event
+
+
+def _object_of(about: ObjectReference) -> tuple[str, str, str, str]:
+    return about.kind, about.namespace, about.name, about.uid
 
 
 def _remember(memory: OrderedDict[Any, Any], key: Any, new: Any) -> Any:
