@@ -238,6 +238,23 @@ async def test_the_keyboard_is_enough(shown: Shown) -> None:
     await page.wait_for_url("**tab=graph")
 
 
+async def test_an_address_of_nothing_says_so(shown: Shown) -> None:
+    for path, words in (
+        ("/jobs/gone", "not found"),
+        ("/jobs/gone/tasks/psi", "not found"),
+        ("/pods/alice/gone", "This pod is gone."),
+        ("/nowhere", "Back to the overview"),
+    ):
+        await shown.go(path)
+        await shown.page.get_by_text(words).first.wait_for()
+    # The server refuses what is no encoding; within the page it is a name that nothing has.
+    await shown.page.evaluate(
+        "() => { history.pushState(null, '', '/jobs/%zz'); dispatchEvent(new PopStateEvent('popstate')); }"
+    )
+    await shown.page.get_by_role("heading", name="%zz").wait_for()
+    shown.complaints.found.clear()  # the browser has something to say about answers that are errors
+
+
 async def test_nothing_is_shown_to_who_has_logged_out(shown: Shown) -> None:
     page = shown.page
     await shown.client.create(JOBS, a_job("mine", "alice"))
