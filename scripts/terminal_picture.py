@@ -23,15 +23,21 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 
-# Black, red, green, yellow, blue, magenta, cyan, white; then the bright ones. Named as in web/style.css.
+# Black, red, green, yellow, blue, magenta, cyan, white; then the bright ones. The first ones as in web/style.css.
 PALETTES = {
     "light": {
         "background": "#ffffff", "frame": "#d5dae0", "bar": "#f6f7f9", "text": "#1a1f26", "dim": "#5c6673",
-        "colours": ("#1a1f26", "#941313", "#0e824c", "#a06404", "#1554d6", "#7a1fa0", "#0b6e8a", "#5c6673"),
+        "colours": (
+            "#1a1f26", "#941313", "#0e824c", "#a06404", "#1554d6", "#7a1fa0", "#0b6e8a", "#5c6673",
+            "#5c6673", "#c0524a", "#4aa67c", "#c99a3c", "#6f95e6", "#b678cf", "#4d9db3", "#5c6673",
+        ),
     },
     "dark": {
         "background": "#0f1317", "frame": "#2b333d", "bar": "#171c22", "text": "#e6eaef", "dim": "#9aa5b1",
-        "colours": ("#7f8892", "#ff6b57", "#2fd9a5", "#f2bd2c", "#9cc4fb", "#d45cf2", "#6fd3e8", "#e6eaef"),
+        "colours": (
+            "#7f8892", "#ff6b57", "#2fd9a5", "#f2bd2c", "#9cc4fb", "#d45cf2", "#6fd3e8", "#e6eaef",
+            "#7f8892", "#ff9d8f", "#8aebcb", "#f8d98a", "#c8defd", "#e9a6f8", "#a9e4f1", "#ffffff",
+        ),
     },
 }  # fmt: skip
 _CELL = (8.4, 19.0)
@@ -48,7 +54,7 @@ _SEQUENCE = re.compile(
 @dataclass(frozen=True, slots=True)
 class Style:
     colour: int | None = None
-    """0 to 7 of the palette."""
+    """0 to 15 of the palette."""
     bold: bool = False
     dim: bool = False
     reverse: bool = False
@@ -140,7 +146,7 @@ class Screen:
             elif number == 90:
                 self.style = replace(self.style, colour=None, dim=True)
             elif 91 <= number <= 97:
-                self.style = replace(self.style, colour=number - 90)
+                self.style = replace(self.style, colour=number - 82)
             elif number == 39:
                 self.style = replace(self.style, colour=None)
 

@@ -32,6 +32,7 @@ from coterie.console.settings import ConsoleSettings
 from coterie.http.server import HttpServer
 from coterie.kube.client.client import Client
 from coterie.kuscia.api.functions.types import ACTIONS, DEAD_LETTERS
+from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS
 from coterie.kuscia.api.types.job import CROSS_DOMAIN
 from coterie.kuscia.api.types.log_request import LOG_REQUESTS
 
@@ -177,7 +178,7 @@ async def test_a_partner_gets_the_log_lines_that_somebody_looked_at(shown: Shown
     assert await page.get_by_text("asked by us").count() == 0
     await page.get_by_text("coterie logrequest preview theirs --domain alice").wait_for()
     await page.get_by_role("button", name="See what would be sent").click()
-    await page.get_by_text("2 lines, 3 pieces cut out").wait_for()
+    await page.get_by_text("Lines: 2; pieces cut out: 3.").wait_for()
     await playwright.expect(page.locator("pre.text")).to_contain_text("<script>window.hacked=1</script>")
     assert await page.evaluate("() => window.hacked") is None
     assert await axe_violations(page) == []
@@ -201,6 +202,14 @@ async def test_a_table_is_granted_and_revoked(shown: Shown) -> None:
     await page.get_by_role("button", name="Revoke").click()
     await page.get_by_role("button", name="really").click()
     await page.get_by_text("Nobody else may use this table.").wait_for()
+    # At the partner's side of our control plane lies a copy of each grant of ours, at ours one of each of the partner's.
+    for namespace, author, partner in (("bob", "alice", "bob"), ("alice", "bob", "alice")):
+        spec = {"author": author, "domainDataID": f"of-{author}", "grantDomain": partner}
+        meta = {"name": f"of-{author}", "namespace": namespace}
+        await shown.client.create(DOMAIN_DATA_GRANTS.as_dynamic, {"metadata": meta, "spec": spec})
+    given = page.locator("section", has=page.get_by_role("heading", name="Granted to us by partners"))
+    await playwright.expect(given.locator("tbody tr")).to_have_count(1)
+    await playwright.expect(given).to_contain_text("of-bob")
 
 
 async def test_the_keyboard_is_enough(shown: Shown) -> None:
@@ -227,6 +236,23 @@ async def test_the_keyboard_is_enough(shown: Shown) -> None:
     await tab.focus()
     await page.keyboard.press("ArrowRight")
     await page.wait_for_url("**tab=graph")
+
+
+async def test_an_address_of_nothing_says_so(shown: Shown) -> None:
+    for path, words in (
+        ("/jobs/gone", "not found"),
+        ("/jobs/gone/tasks/psi", "not found"),
+        ("/pods/alice/gone", "This pod is gone."),
+        ("/nowhere", "Back to the overview"),
+    ):
+        await shown.go(path)
+        await shown.page.get_by_text(words).first.wait_for()
+    # The server refuses what is no encoding; within the page it is a name that nothing has.
+    await shown.page.evaluate(
+        "() => { history.pushState(null, '', '/jobs/%zz'); dispatchEvent(new PopStateEvent('popstate')); }"
+    )
+    await shown.page.get_by_role("heading", name="%zz").wait_for()
+    shown.complaints.found.clear()  # the browser has something to say about answers that are errors
 
 
 async def test_nothing_is_shown_to_who_has_logged_out(shown: Shown) -> None:

@@ -227,6 +227,15 @@ async def test_a_token_that_the_api_server_does_not_know_is_worth_nothing() -> N
                 assert (await one(ADDRESSES[4]))[0] == 401, "and the session is over"
 
 
+async def test_another_link_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with control_plane() as client:
+        for role in ("admin", "view"):
+            await console_link.role_account(client, role)
+        monkeypatch.setattr(client, "create", lambda *_: pytest.fail("each write is an event of the evidence log"))
+        for role in ("admin", "view"):
+            assert await console_link.role_account(client, role) == ("coterie-console", f"console-{role}")
+
+
 @pytest.mark.parametrize(("role", "lent"), [("admin", True), ("view", False)])
 async def test_the_nodes_gateway_is_lent_to_those_who_may_change_the_route(
     role: str, lent: bool, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,7 @@
 import { render, type ComponentType } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Help, helpShown, pressed } from "./help";
-import { AsCommand, Icon, Loading, Screen, useRows, type IconName } from "./parts";
+import { AsCommand, hueOf, Icon, Loading, Screen, useRows, type IconName } from "./parts";
 import { connected } from "./live";
 import { useLogRequests } from "./logrequests";
 import { address } from "./router";
@@ -79,6 +79,7 @@ const THEMES: Record<Theme, Key> = { system: "themeSystem", light: "themeLight",
 
 function App() {
   if (session.value === null) return <Login />;
+  hueOf(session.value.domain); // the first tint, whoever is shown first
   const path = address.value.pathname;
   const one = inner.find((each) => each.path.test(path));
   const view = views.find((each) => each.path === (one?.rail ?? path));

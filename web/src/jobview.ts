@@ -65,6 +65,8 @@ export interface JobView {
   state: { phase: string; progress: number; progressText: string; done: number; tasks: TaskView[]; initiator: string };
   timeline: TimelineData;
   usage: TaskUsage[];
+  /** What nodes recorded is still being read. */
+  partial: boolean;
 }
 
 /** `changed`: anything that is another value when the job has changed. */
@@ -79,10 +81,10 @@ export function useJobView(name: string, changed: string, running: boolean): { v
       try {
         // What nodes recorded takes a moment to find: the rest is shown before.
         const first = shown.current !== name;
-        const found = (await send("GET", `/views/jobs/${encodeURIComponent(name)}${first ? "?recorded=false" : ""}`)) as JobView;
+        const found = (await send("GET", `/views/jobs/${encodeURIComponent(name)}${first ? "?recorded=false" : ""}`)) as Omit<JobView, "partial">;
         if (!current) return;
         shown.current = name;
-        setView(found);
+        setView({ ...found, partial: first });
         setProblem("");
         if (first) return await load();
       } catch (error) {

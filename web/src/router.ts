@@ -23,6 +23,16 @@ export function go(path: string, replace = false): void {
   address.value = new URL(location.href);
 }
 
+/** A word of the address: `/jobs/NAME` has NAME as its second. What is no encoding stays as it is. */
+export function word(number: number): string {
+  const found = address.value.pathname.split("/")[number] ?? "";
+  try {
+    return decodeURIComponent(found);
+  } catch {
+    return found;
+  }
+}
+
 /** Changes one part of the query and keeps the rest: filters stay in the address. */
 export function setQuery(name: string, value: string): void {
   const next = new URL(address.value);

@@ -606,7 +606,7 @@ function Plots({ view, task, range, origin, parties, zoomTo }: Omit<PlotsProps, 
   if (!any) {
     return (
       <p class="dim tl-none">
-        {t("noUsage")} {view.timeline.unread.join("; ")}
+        {view.partial ? t("loading") : [t("noUsage"), view.timeline.unread.join("; ")].join(" ")}
       </p>
     );
   }

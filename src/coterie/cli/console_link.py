@@ -24,6 +24,7 @@ from coterie.cli.error_messages import cli_errors
 from coterie.console.settings import ConsoleLocation
 from coterie.http.plain_client import HttpFailure, Pool
 from coterie.kube.api.errors import AlreadyExists, NotFound
+from coterie.kube.api.meta import Object
 from coterie.kube.api.types.kind import Kind, builtin
 from coterie.kube.client.client import Client
 from coterie.node.config import NodeSettings
@@ -104,18 +105,25 @@ async def role_account(client: Client, role: str) -> tuple[str, str]:
         (_ACCOUNTS, {"metadata": {"name": name, "namespace": _NAMESPACE}}, _NAMESPACE),
         (_BINDINGS, _binding(name, ROLES[role]), ""),
     ):
-        with contextlib.suppress(AlreadyExists):
-            await client.create(kind, obj, namespace)
+        await _ensure(client, kind, obj, namespace)
     return _NAMESPACE, name
 
 
 async def ensure_view_role(client: Client) -> None:
     """Bindings of other accounts may name it."""
-    with contextlib.suppress(AlreadyExists):
-        await client.create(_ROLE_KIND, _view_role())
+    await _ensure(client, _ROLE_KIND, _view_role())
 
 
-def _view_role() -> dict[str, object]:
+async def _ensure(client: Client, kind: Kind[Object], obj: Object, namespace: str = "") -> None:
+    """Only what is missing is written: each attempt is an event of the evidence log."""
+    try:
+        await client.get(kind, obj["metadata"]["name"], namespace)
+    except NotFound:
+        with contextlib.suppress(AlreadyExists):
+            await client.create(kind, obj, namespace)
+
+
+def _view_role() -> Object:
     """All that the pages show; not Secrets, and nothing that changes anything."""
     rules = [
         {
@@ -131,7 +139,7 @@ def _view_role() -> dict[str, object]:
     return {"metadata": {"name": ROLES["view"]}, "rules": rules}
 
 
-def _binding(account: str, role: str) -> dict[str, object]:
+def _binding(account: str, role: str) -> Object:
     return {
         "metadata": {"name": f"coterie-{account}"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},

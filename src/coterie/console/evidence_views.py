@@ -31,7 +31,7 @@ _REVIEWS: Final = Kind.dynamic(builtin("selfsubjectaccessreviews", "authorizatio
 _PAGE: Final = 100
 LONGEST_EXPORT: Final = 16 << 20
 MOST_VERIFIED: Final = 500_000
-"""Events: some ten seconds of this process."""
+"""Events: six seconds of CPU."""
 LONGEST: Final = 1 << 20
 """Of one text: a proof, a checkpoint."""
 

@@ -424,7 +424,7 @@ export const en = {
   whyStart: "The engine is started: network, certificates, files, containers.",
   whyWait: "The scheduler looks for room.",
   widthIs: "width: {least} to {most}",
-  wouldBeSent: "This would be sent, and nothing else: {n} lines, {cut} pieces cut out.",
+  wouldBeSent: "This would be sent, and nothing else. Lines: {n}; pieces cut out: {cut}.",
   wouldFail: "It would fail:",
   wouldNotRun: "would not run",
   wouldRun: "would run",

@@ -24,7 +24,7 @@ export function Approvals() {
   const first = waiting[0];
   const asked = useLogRequests();
   return (
-    <Screen title={t("approvals")} command={coterie(first ? ["policy", "explain", `job/${first.name}`] : ["job", "ls", "--phase", "AwaitingApproval"])}>
+    <Screen title={t("approvals")} command={first ? coterie(["policy", "explain", `job/${first.name}`]) : coterie(asked.length ? ["logrequest", "ls"] : ["job", "ls", "--phase", "AwaitingApproval"])}>
       <div class="body">
         {jobs.problem.value ? <p class="bad message">{jobs.problem.value}</p> : null}
         <section class="section inbox">

@@ -55,7 +55,9 @@ export function Data() {
   const partners = [...new Set([...own.map((grant) => grant.partner), ...domains.list.value.filter((domain) => domain.role === "partner").map((domain) => domain.name)])].sort();
   const tables = data.list.value.filter((table) => !table.author || table.author === table.namespace);
   const table = tables.find((each) => each.id === chosen);
-  const given = grants.list.value.filter((grant) => grant.author && grant.namespace !== grant.author);
+  // What we grant lies in the namespace of the partner, too.
+  const ours = new Set(domains.list.value.filter((domain) => domain.role !== "partner").map((domain) => domain.name));
+  const given = grants.list.value.filter((grant) => grant.author && grant.namespace !== grant.author && !ours.has(grant.author));
   return (
     <Screen title={t("data")} command={table ? coterie(["data", "show", table.name], table.namespace) : coterie(["data", "ls"])}>
       <div class="body">

@@ -134,7 +134,7 @@ export function Evidence() {
               <span class="dim">{t("shown", { n: shown.length, all: page.view?.size ?? 0 })}</span>
             </div>
             <div class="scroll">
-              <table class="plain">
+              <table class="plain events">
                 <thead>
                   <tr>
                     <th>#</th>
@@ -158,7 +158,7 @@ export function Evidence() {
                       <td class="mono">{event.removed ? <span class="dim">{t("removedByRetention")}</span> : event.kind}</td>
                       <td class="wide name">{event.job ? <a href={`/jobs/${encodeURIComponent(event.job)}`}>{event.job}</a> : null}</td>
                       <td class="wide">{event.parties?.length ? <Parties names={event.parties} /> : null}</td>
-                      <td class="name">{event.who}</td>
+                      <td class="person" title={event.who}>{accountOf(event.who ?? "")}</td>
                       <td class="message">{event.about}</td>
                     </tr>
                   ))}
@@ -177,6 +177,12 @@ export function Evidence() {
       </div>
     </Screen>
   );
+}
+
+/** An account as the page names it elsewhere; the whole name on hover. */
+function accountOf(who: string): string {
+  const parts = who.split(":");
+  return parts.length === 4 && who.startsWith("system:serviceaccount:") ? `${parts[2]}/${parts[3]}` : who;
 }
 
 function Checkpoints() {

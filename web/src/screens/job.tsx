@@ -8,7 +8,7 @@ import { coterie } from "../commands";
 import { ActionButton, Callout, Empty, Loading, Party, Phase, Progress, Screen, Time, useRows } from "../parts";
 import { stateOf } from "../states";
 import { KUSCIA } from "../rights";
-import { address, setQuery } from "../router";
+import { address, setQuery, word } from "../router";
 import { kube, send } from "../session";
 import { t, type Key } from "../text";
 import { span } from "../time";
@@ -64,7 +64,7 @@ const COMMANDS: Record<string, (name: string) => string[]> = {
 const TABS: Key[] = ["timeline", "graph", "data", "logs", "events", "yaml"];
 
 export function JobScreen() {
-  const name = decodeURIComponent(address.value.pathname.split("/")[2] ?? "");
+  const name = word(2);
   const row = useRows<JobRow>({ ...JOBS, fields: `metadata.name=${name}` });
   const changed = JSON.stringify(row.list.value[0] ?? null);
   const [job, setJob] = useState<Job | null>(null);

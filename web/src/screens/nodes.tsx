@@ -71,7 +71,7 @@ export function Nodes() {
           <span class="dim">{t("shown", { n: Math.min(500, shown.length), all: pods.list.value.length })}</span>
         </div>
         {pods.ready.value && pods.list.value.length === 0 ? <p class="dim">{t("noPods")}</p> : null}
-        <div class="scroll">
+        <div class="scroll" hidden={pods.list.value.length === 0}>
           <table class="plain">
             <thead>
               <tr>

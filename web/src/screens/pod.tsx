@@ -5,7 +5,7 @@ import { joined, LogLines, stamped, type Line } from "../logs";
 import { coterie } from "../commands";
 import { Callout, Empty, Phase, Screen, Time, useRows } from "../parts";
 import { obstacle } from "../rights";
-import { address, setQuery } from "../router";
+import { address, setQuery, word } from "../router";
 import { kubeText, session } from "../session";
 import { t } from "../text";
 import { Choice } from "./joblogs";
@@ -24,7 +24,7 @@ interface EventRow extends Row {
 const TAIL = 1000;
 
 export function PodScreen() {
-  const [, , namespace = "", name = ""] = address.value.pathname.split("/").map(decodeURIComponent);
+  const [namespace, name] = [word(2), word(3)];
   const rows = useRows<PodRow>({ resource: "pods", version: "v1", namespace, fields: `metadata.name=${name}` });
   const events = useRows<EventRow>({ resource: "events", version: "v1", namespace, fields: `involvedObject.name=${name}` });
   const pod = rows.list.value[0];

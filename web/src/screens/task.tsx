@@ -2,15 +2,13 @@
 import { useJobView } from "../jobview";
 import { coterie } from "../commands";
 import { Empty, Phase, Progress, Screen, useRows } from "../parts";
-import { address } from "../router";
+import { word } from "../router";
 import { t } from "../text";
 import { TimelineChart } from "../timeline";
 import { JOBS, type JobRow } from "./jobs";
 
 export function TaskScreen() {
-  const [, , rawName = "", , rawAlias = ""] = address.value.pathname.split("/");
-  const name = decodeURIComponent(rawName);
-  const alias = decodeURIComponent(rawAlias);
+  const [name, alias] = [word(2), word(4)];
   const row = useRows<JobRow>({ ...JOBS, fields: `metadata.name=${name}` });
   const job = row.list.value[0];
   const { view, problem } = useJobView(name, JSON.stringify(job ?? null), job !== undefined && !job.ended);

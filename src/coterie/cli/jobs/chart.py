@@ -25,14 +25,15 @@ from coterie.kuscia.api.jobs.timeline import (
     shares,
 )
 
+# Of agreeing and starting, the colours of the console; red is for what failed.
 _CODES = {
-    CHECK: "35",
-    AGREE: "33",
+    CHECK: "95",
+    AGREE: "35",
     PREPARE: "36",
     WAIT: "90",
     RESERVE: "34",
-    PULL: "95",
-    START: "31",
+    PULL: "93",
+    START: "33",
     RUN: "32",
     END: "37",
     CALL: "94",
@@ -52,13 +53,13 @@ _LETTERS = {
     DATA: "d",
 }
 _FILLS = {
-    CHECK: "#a05bb5",
-    AGREE: "#d99a1c",
+    CHECK: "#c48fd1",
+    AGREE: "#a05bb5",
     PREPARE: "#2a9d9d",
     WAIT: "#8a8f98",
     RESERVE: "#3f6fc4",
-    PULL: "#c45a9e",
-    START: "#cc5a4e",
+    PULL: "#e6c069",
+    START: "#d99a1c",
     RUN: "#5aa55a",
     END: "#b9bec6",
     CALL: "#7f9fd1",
