@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.cli import engine_versions, engines
-from coterie.kuscia.api.types.job import KusciaJob
+from coterie.kuscia.api.types.deployment import KusciaDeployment
+from coterie.kuscia.api.types.job import AppImage, KusciaJob
 from coterie.kuscia.engine.builtin_appimages import SAMPLE
 
 PSI: dict[str, Any] = {
@@ -277,3 +278,22 @@ def test_partners_offer_what_they_said_for_the_newest_job() -> None:
         ("psi", "0.7", "bob", ("new",)),
         ("psi", "0.6", "bob", ("new",)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "users"),
+    [
+        ('{"alice":{"ref":"psi","appImage":"psi-0.6"}}', ("deployment/greet",)),
+        ('{"alice": 1}', ()),
+        ("[[", ()),
+        ("", ()),
+    ],
+)
+def test_deployments_that_are_pinned_are_named_beside_jobs(text: str, users: tuple[str, ...]) -> None:
+    spec = {"initiator": "alice", "inputConfig": "", "parties": []}
+    meta = {"name": "greet", "annotations": {"coterie.io/deployed-engines": text}}
+    deployment = msgspec.convert({"metadata": meta, "spec": spec}, KusciaDeployment)
+    image = msgspec.convert(version("0.6"), AppImage)
+    known = engine_versions.KnownVersions((image,), {}, deployments=(deployment,))
+    [row] = engine_versions.rows_here(known)
+    assert row.jobs == users

@@ -20,6 +20,7 @@ from coterie.kuscia.api.domain_ownership import is_own
 from coterie.kuscia.api.engine_versions import (
     EngineRange,
     EngineRangeError,
+    deployed_engines,
     digest_of,
     engine_named,
     newest_first,
@@ -32,6 +33,7 @@ from coterie.kuscia.api.engine_versions import (
     version_of,
     versions_named,
 )
+from coterie.kuscia.api.types.deployment import KUSCIA_DEPLOYMENTS, KusciaDeployment
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import APP_IMAGES, CROSS_DOMAIN, KUSCIA_JOBS, AppImage, KusciaJob
 
@@ -50,6 +52,7 @@ class KnownVersions:
     domains: Mapping[str, Domain]
     nodes: tuple[Node, ...] = ()
     jobs: tuple[KusciaJob, ...] = ()
+    deployments: tuple[KusciaDeployment, ...] = ()
 
     @property
     def own(self) -> list[str]:
@@ -71,7 +74,7 @@ class VersionRow:
     speaks: str = ""
     protocols: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
-    """That have not ended and are pinned to it; of a partner, the job that it said so in."""
+    """That have not ended and are pinned to it, also deployments; of a partner, the job that it said so in."""
     used: bool = False
     """Whether new jobs may use it."""
 
@@ -99,9 +102,10 @@ async def read(session: CliSession) -> KnownVersions:
     try:
         nodes = (await client.list(NODES)).items
         jobs = (await client.list(KUSCIA_JOBS, CROSS_DOMAIN)).items
+        deployments = (await client.list(KUSCIA_DEPLOYMENTS, CROSS_DOMAIN)).items
     except Forbidden:
         return KnownVersions(tuple(images), domains)
-    return KnownVersions(tuple(images), domains, tuple(nodes), tuple(jobs))
+    return KnownVersions(tuple(images), domains, tuple(nodes), tuple(jobs), tuple(deployments))
 
 
 # Rows. Pure.
@@ -129,7 +133,7 @@ def rows_here(known: KnownVersions, engine: str = "") -> list[VersionRow]:
                 digest_of(each.image, agreed),
                 each.speaks,
                 each.protocols,
-                pinned_jobs(known.jobs, each.app_image),
+                (*pinned_jobs(known.jobs, each.app_image), *pinned_deployments(known.deployments, each.app_image)),
                 used,
             )
         )
@@ -147,6 +151,16 @@ def pinned_jobs(jobs: Iterable[KusciaJob], app_image: str) -> tuple[str, ...]:
                 for parties in (job.status.engine_pins or {}).values()
                 for pin in parties.values()
             )
+        )
+    )
+
+
+def pinned_deployments(deployments: Iterable[KusciaDeployment], app_image: str) -> tuple[str, ...]:
+    return tuple(
+        sorted(
+            f"deployment/{each.metadata.name}"
+            for each in deployments
+            if any(pin.app_image == app_image for pin in deployed_engines(each.metadata.annotations).values())
         )
     )
 

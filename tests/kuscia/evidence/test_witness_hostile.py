@@ -218,6 +218,7 @@ async def test_a_restored_backup_is_found_at_both_sides_and_reopen_is_the_honest
         assert "partner.reopened" in bob.kinds()
         open_findings = [each for each in bob.store.findings("alice") if not each.accepted]
         assert bool(open_findings) == bool(regrown), "two faces stay found until a person accepts them"
+        assert {each.closed_by for each in bob.store.findings("alice")} == ({""} if regrown else {"partner"})
 
 
 async def test_a_log_that_shrinks_is_not_accused_while_an_older_request_may_be_on_its_way(tmp_path: Path) -> None:
@@ -236,6 +237,14 @@ async def test_a_log_that_shrinks_is_not_accused_while_an_older_request_may_be_o
         await net.clock.advance(120)
         assert (await bob.inbox.handle(request)).status == 409
         assert [each.reason for each in bob.found] == [witness.ROLLED_BACK]
+        # It goes on from what it showed last, with a proof: nothing was rolled back, or the newer file is in its place again.
+        split = witness.LogFinding("alice", alice.log.origin, witness.SPLIT_VIEW, "s", "a", "b")
+        later = witness.LogFinding("alice", "alice.coterie/evidence/2", witness.ROLLED_BACK, "s", "a", "")
+        for each in (split, later):
+            await bob.logs.found(each)
+        await alice.add()
+        assert await alice.exchange.exchange("bob") == ""
+        assert [each.closed_by for each in bob.store.findings("alice")] == ["partner", "", ""]
 
 
 async def test_a_partner_cannot_talk_us_out_of_our_log(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ async def test_an_alarm_is_told_cuts_off_by_policy_and_is_accepted_by_a_person(t
         with pytest.raises(ValueError, match="nothing was found"):
             await it.call(partner="dave", accept=True)
         (state,) = await it.call(partner="bob", accept=True, now=True)
-        assert state["findings"][0]["accepted"] is True
+        assert (state["findings"][0]["accepted"], state["findings"][0]["closedBy"]) == (True, "person")
         assert await it.witnesses.at_task("t", ("alice", "bob"), START) is None
         async with asyncio.timeout(30):
             while await annotation() is not None:

@@ -117,6 +117,8 @@ async def test_both_sides_record_the_same_agreement_and_learn_commitments_only()
         for name, log in found.items():
             kinds = [each.kind for each in log.events]
             assert kinds.index("job.approved") < kinds.index("task.started") < kinds.index("job.ended"), name
+            before = log.events[: kinds.index("task.started")]
+            assert {each.partner for each in before if each.kind == "job.approved"} == {"alice", "bob"}, name
             assert [each.agree for each in log.of("task.ended")] == [one.agree]
         given = [table for each in found["bob"].requests for table in each.tables]
         assert [each.partition("@")[0] for each in given] == ["health"]

@@ -18,7 +18,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from coterie.base.lazy_import import lazy_import
+from coterie.kube.api.meta import Model
 from coterie.kube.api.types.nodes import Node
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.engine_template import is_placeholder
@@ -366,6 +369,30 @@ def engine_mismatch(spec: KusciaJobSpec, statements: Mapping[str, PartyStatement
     choices = agreed_engines(spec, statements)
     found = dict.fromkeys(f"task {alias}: {choice.problem}" for alias, choice in choices.items() if choice.problem)
     return "; ".join(list(found)[:_SHOWN])
+
+
+# What deployments are pinned to.
+
+
+class DeployedEngine(Model, frozen=True, kw_only=True):
+    """The version that one party of a deployment of ours runs."""
+
+    ref: str = ""
+    """The `appImageRef` that it was chosen for."""
+    app_image: str
+    version: str = ""
+
+
+_deployed_decoder = msgspec.json.Decoder(dict[str, DeployedEngine])
+
+
+def deployed_engines(annotations: Mapping[str, str] | None) -> dict[str, DeployedEngine]:
+    """Of a KusciaDeployment, by `domain` or `domain/role`; nothing when nobody can read it."""
+    text = (annotations or {}).get(labels.COTERIE_DEPLOYED_ENGINES, "")
+    try:
+        return _deployed_decoder.decode(text) if text else {}
+    except (msgspec.DecodeError, RecursionError):
+        return {}
 
 
 # What parties agree on.

@@ -47,13 +47,15 @@ _DELETED: Final = {evidence.GRANT_MADE: evidence.GRANT_REVOKED, evidence.PLAN_AS
 _STATUS: Final = {(_KUSCIA, "jobplanrequests"): evidence.PLAN_ANSWERED}
 """Kinds whose status is an answer that leaves the domain."""
 _JOBS: Final = (_KUSCIA, "kusciajobs")
+_DEPLOYMENTS: Final = (_KUSCIA, "kusciadeployments")
 _ACTIONS: Final = (_COTERIE, "actions")
 _MOST_TABLES = 64
-_MIRRORED: Final = frozenset(("kusciajobsummaries", "kusciatasksummaries"))
+_MIRRORED: Final = frozenset(("kusciajobsummaries", "kusciatasksummaries", "kusciadeploymentsummaries"))
 """What partners report of their side all the time, in the namespace that is theirs; what follows from it is `follower.py`'s."""
 _UNRECORDED: Final = frozenset(("system:apiserver", "system:coterie-bootstrap"))
 """What a server or node makes of itself at its start; it must start also when nothing can be recorded, to say so."""
-_SYSTEM = ("system:coterie-controllers", "system:node:", "system:serviceaccount:kube-system:", "system:kube-")
+_SYSTEM = ("system:coterie-controllers", "system:node:")
+"""The node's own controllers and agents. Other names of Kubernetes' system are used by nobody here but people."""
 _ADMINISTRATION: Final = frozenset(
     ("", each)
     for each in (
@@ -101,6 +103,9 @@ class EvidenceGate:
             kind = (target.group, target.resource)
             if kind == _JOBS and (target.verb != "create" or target.namespace != CROSS_DOMAIN):
                 return False  # what becomes of a job, and its mirror at a partner
+            if kind == _DEPLOYMENTS:
+                # A partner's service that is taken, accepted, changed or ended here; not its mirror at a partner.
+                return target.namespace == CROSS_DOMAIN and not target.subresource
             return kind in _STATUS if target.subresource == "status" else kind in KINDS and not target.subresource
         if target.resource in _MIRRORED and user.name == f"system:serviceaccount:{target.namespace}:{target.namespace}":
             return False

@@ -27,20 +27,15 @@ from typing import Any, TypeVar
 from msgspec import structs
 
 from coterie.base.clock import Clock
-from coterie.base.log import logger
 from coterie.kuscia.api import evidence
 from coterie.kuscia.api.evidence import EvidenceError, EvidenceEvent
 from coterie.kuscia.evidence import merkle
 from coterie.kuscia.evidence.body_compression import compressed, expanded
 from coterie.kuscia.evidence.merkle import RunningRoot
 
-log = logger("evidence")
-
 T = TypeVar("T")
 _BATCH = 512
 _MOST_IDLE = 4
-_WAL_BYTES = 4 << 20
-"""About the 1,000 pages after which SQLite brings them over into the file."""
 FILE_VERSION = 2
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS leaves (id INTEGER PRIMARY KEY, body BLOB, hash BLOB NOT NULL);
@@ -342,9 +337,7 @@ class EvidenceFile(EvidenceReader):
         connection: sqlite3.Connection | None = None
         for batch in self._batches():
             try:
-                if connection is None:
-                    connection = self._connect()
-                    _extend_wal(connection)
+                connection = connection or self._connect()
                 results = self._write(connection, batch)
             except Exception as problem:  # noqa: BLE001 - whoever waits gets it; the writer goes on for the next
                 if connection is not None:
@@ -403,7 +396,6 @@ class EvidenceFile(EvidenceReader):
         if any(isinstance(item, _Task) and item.deletes for item in batch):
             # Nothing of what was deleted stays in the write-ahead log.
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            _extend_wal(connection)
         return results
 
 
@@ -458,22 +450,6 @@ def _file_number(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _extend_wal(connection: sqlite3.Connection) -> None:
-    """Makes the write-ahead log as long as it becomes before SQLite begins anew with it: a commit that overwrites costs about half of one that
-    makes the file longer. Pages of a transaction that is rolled back are in the file, and mean nothing."""
-    kept = connection.execute("PRAGMA cache_size").fetchone()[0]
-    try:
-        connection.execute("PRAGMA cache_size = 10")  # pages; others are written before the end
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("INSERT OR REPLACE INTO statements VALUES ('', zeroblob(?))", (_WAL_BYTES,))
-    except sqlite3.Error as problem:
-        log.debug("The write-ahead log was not made longer", why=str(problem))
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        connection.execute(f"PRAGMA cache_size = {kept}")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

@@ -74,9 +74,10 @@ class PartnerLogs:
         clock: Clock,
         *,
         on_finding: Callable[[LogFinding], None] = lambda finding: None,
-        on_closed: Callable[[], None] = lambda: None,
+        on_closed: Callable[[str, int], None] = lambda domain, count: None,
     ) -> None:
-        """`domain_key`: of a partner, by its Domain object; None when it has no certificate there. `on_closed`: a partner put right what was found."""
+        """`domain_key`: of a partner, by its Domain object; None when it has no certificate there. `on_closed`: a partner put right so many
+        findings."""
         self._on_closed = on_closed
         self.store = store
         self._service = service
@@ -121,10 +122,18 @@ class PartnerLogs:
                 if (await asyncio.to_thread(self.store.introduce, partner, new)).pin is None:
                     return f"{partner} introduced another log meanwhile"
                 if result.reopened:
-                    await asyncio.to_thread(self.store.close_findings, partner, (ROLLED_BACK, NOT_CONTINUED))
-                    self._on_closed()
+                    await self._put_right(partner, (ROLLED_BACK, NOT_CONTINUED))
                 log.info("Log of a partner", partner=partner, origin=new.origin, reopened=result.reopened)
         return str(problem) if problem is not None else ""
+
+    async def went_on(self, partner: str, origin: str) -> None:
+        """The log goes on from what it showed last: if it was an older copy for a while, it is the newer one again. Raises EvidenceError."""
+        await self._put_right(partner, (ROLLED_BACK,), origin)
+
+    async def _put_right(self, partner: str, reasons: tuple[str, ...], origin: str = "") -> None:
+        if count := await asyncio.to_thread(self.store.close_findings, partner, reasons, origin):
+            log.warning("A partner put its evidence log right", partner=partner, findings=count)
+            self._on_closed(partner, count)
 
     async def found(self, finding: LogFinding) -> None:
         """Kept, recorded and told, once. Raises EvidenceError."""
@@ -232,6 +241,7 @@ class WitnessInbox:
             result = await asyncio.to_thread(self._logs.store.cosign, request, partner, settled=settled)
             if result is True:
                 self._cosigned[partner] = self._clock.monotonic()
+                await self._logs.went_on(partner, head.origin)
         if isinstance(result, witness.WitnessRefusal):
             if result.finding is not None:
                 await self._logs.found(result.finding)

@@ -31,6 +31,8 @@ from coterie.kuscia.evidence.witness import (
 )
 
 WITNESS_FILE = "witness.db"
+_CLOSED_BY = ("", "person", "partner")
+"""By the number in the column `accepted`."""
 _MOST_FINDINGS = 20
 """Of one partner: the first ones are the proof, a partner does not fill our disk with more."""
 MOST_LOGS = 256
@@ -51,6 +53,9 @@ class KeptFinding:
     time: int
     """Seconds since 1970."""
     accepted: bool
+    """Nobody has to look at it any more."""
+    closed_by: str = ""
+    """`person`, or `partner`: it opened its log anew as it should, or went on from what it showed before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +258,7 @@ class WitnessStore(WitnessReader):
                 "SELECT domain, origin, reason, sentence, first, second, time, accepted FROM findings WHERE ? IN ('', domain) ORDER BY id",
                 (domain,),
             )
-            return [KeptFinding(LogFinding(*row[:6]), row[6], bool(row[7])) for row in rows]
+            return [KeptFinding(LogFinding(*row[:6]), row[6], bool(row[7]), _CLOSED_BY[row[7]]) for row in rows]
 
     def accept(self, domain: str) -> int:
         """A person looked at the findings of a partner. Its log may be introduced anew, whatever it is now. The number of findings."""
@@ -265,13 +270,13 @@ class WitnessStore(WitnessReader):
                 connection.execute("UPDATE logs SET current = 0 WHERE domain = ?", (domain,))
             return count
 
-    def close_findings(self, domain: str, reasons: tuple[str, ...]) -> int:
-        """The partner opened its log anew as it should."""
+    def close_findings(self, domain: str, reasons: tuple[str, ...], origin: str = "") -> int:
+        """The partner put it right itself. `origin`: only of this log. The number of findings."""
         marks = ", ".join("?" * len(reasons))
         with self._transaction(domain) as connection:
             return connection.execute(
-                f"UPDATE findings SET accepted = 1 WHERE domain = ? AND accepted = 0 AND reason IN ({marks})",
-                (domain, *reasons),
+                f"UPDATE findings SET accepted = 2 WHERE domain = ? AND accepted = 0 AND ? IN ('', origin) AND reason IN ({marks})",
+                (domain, origin, *reasons),
             ).rowcount
 
     # Our own log at partners.

@@ -136,7 +136,7 @@ class Witnesses:
             self._domain_key,
             self._clock,
             on_finding=self._tell,
-            on_closed=self._findings_changed.set,
+            on_closed=self._put_right,
         )
         self._exchange = WitnessExchange(self._service, logs, self._transport, self._clock)
         inbox = WitnessInbox(
@@ -346,6 +346,12 @@ class Witnesses:
         if (domain := self._domains.cache.get(finding.domain)) is not None:
             self._events.record(domain, "Warning", "EvidenceContradicts", finding.sentence)
 
+    def _put_right(self, partner: str, count: int) -> None:
+        self._findings_changed.set()
+        if (domain := self._domains.cache.get(partner)) is not None:
+            words = f"{partner} put its evidence log right, which closes {count} findings: see `coterie audit witness {partner} -o json`"
+            self._events.record(domain, "Normal", "EvidencePutRight", words)
+
     async def _annotate(self) -> None:
         """The Domain of a partner whose log contradicts itself says so, until somebody accepts it."""
         assert self._store is not None
@@ -410,6 +416,7 @@ class Witnesses:
                     "message": each.finding.sentence,
                     "time": each.time,
                     "accepted": each.accepted,
+                    "closedBy": each.closed_by,
                     "notes": [note for note in (each.finding.first, each.finding.second) if note],
                 }
             )

@@ -146,7 +146,6 @@ class _MarkedDeployment(msgspec.Struct, frozen=True):
 
 
 _decode_deployment = msgspec.json.Decoder(_MarkedDeployment).decode
-_decode_pins = msgspec.json.Decoder(dict[str, _Pin]).decode
 
 
 def pinning_deployments(find: FindCollection, name: str) -> list[str]:
@@ -154,11 +153,7 @@ def pinning_deployments(find: FindCollection, name: str) -> list[str]:
     found = find(DEPLOYMENTS_KEY)
     out = []
     for entry in found.entries(CROSS_DOMAIN) if found is not None else ():
-        text = (_decode_deployment(entry.raw).metadata.annotations or {}).get(labels.COTERIE_DEPLOYED_ENGINES)
-        try:
-            pins = _decode_pins(text) if text else {}
-        except (msgspec.ValidationError, msgspec.DecodeError):
-            continue
+        pins = engine_versions.deployed_engines(_decode_deployment(entry.raw).metadata.annotations)
         if any(pin.app_image == name for pin in pins.values()):
             out.append(entry.name)
     return sorted(out)

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import msgspec
 
-from coterie.kuscia.api import labels
 from coterie.kuscia.api.engine_versions import (
+    DeployedEngine,
     EngineRange,
     LocalEngine,
     choose,
+    deployed_engines,
     engine_named,
     missing_sentence,
     newest_first,
@@ -36,19 +36,6 @@ PartyKey = tuple[str, str]
 """(domain, role)"""
 ENGINE_VERSIONS, ENGINE_MISMATCH = "EngineVersions", "EngineVersionMismatch"
 Offers = Mapping[PartyKey, Sequence[LocalEngine]]
-
-
-class DeployedEngine(msgspec.Struct, frozen=True, rename="camel"):
-    """What a party of ours is pinned to."""
-
-    ref: str
-    """The `appImageRef` that it was chosen for."""
-    app_image: str
-    version: str = ""
-
-
-_pins_decoder = msgspec.json.Decoder(dict[str, DeployedEngine])
-NO_PINS: Final[Mapping[PartyKey, DeployedEngine]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +59,9 @@ def key_of(party: DeploymentParty) -> PartyKey:
 
 
 def pins_of(deployment: KusciaDeployment) -> dict[PartyKey, DeployedEngine]:
-    """What the annotation says; nothing when nobody can read it."""
-    text = (deployment.metadata.annotations or {}).get(labels.COTERIE_DEPLOYED_ENGINES, "")
-    try:
-        found = _pins_decoder.decode(text) if text else {}
-    except (msgspec.ValidationError, msgspec.DecodeError):
-        return {}
+    """What the annotation says."""
     keys = {_text_of(key_of(party)): key_of(party) for party in deployment.spec.parties}
+    found = deployed_engines(deployment.metadata.annotations)
     return {keys[name]: pin for name, pin in found.items() if name in keys}
 
 
@@ -128,7 +111,9 @@ def agreed(deployment: KusciaDeployment, offers: Offers, images: Mapping[str, Ap
             continue
         for key in own:
             name = pinned_image(choice.pins[_shown(key, group)], offers[key])
-            pins[key] = DeployedEngine(parties[key].app_image_ref, name, choice.pins[_shown(key, group)].version)
+            pins[key] = DeployedEngine(
+                ref=parties[key].app_image_ref, app_image=name, version=choice.pins[_shown(key, group)].version
+            )
     app_images = {key: pins[key].app_image if key in pins else offers[key][0].app_image for key in offers}
     return EngineAgreement(
         pins=pins,

@@ -41,7 +41,7 @@ from coterie.kuscia.api.engine_versions import (
 )
 from coterie.kuscia.api.evidence import NOT_RECORDED, EvidenceError
 from coterie.kuscia.api.jobs.conditions import WAITING
-from coterie.kuscia.api.jobs.phases import JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
+from coterie.kuscia.api.jobs.phases import JOB_ENDED, JOB_NEW, JOB_UNSUCCESSFUL, TASK_ENDED
 from coterie.kuscia.api.jobs.recorded_events import events_of_job, task_ended, task_started
 from coterie.kuscia.api.jobs.references import ungranted
 from coterie.kuscia.api.jobs.retries import TASK_STOPPED
@@ -418,7 +418,14 @@ class KusciaJobReconciler:
         if self._evidence is None:
             return
         job = view.job
-        requests = [*events_of_job(job, view.tables)]
+        # A partner's answer takes effect with the tasks that begin, or with the job's end: it is recorded together with that, if the follower
+        # of events did not do so meanwhile.
+        at_once = bool(wanted.create) or job.status.phase in JOB_ENDED
+        requests = [
+            each
+            for each in events_of_job(job, view.tables)
+            if at_once or not each.event.partner or each.event.partner in view.own_parties
+        ]
         requests += [task_started(job, each, view.agreement(each), view.own_parties) for each in wanted.create]
         requests += [
             ended for task in view.tasks.values() if (ended := task_ended(task, self._results(task))) is not None
