@@ -1,7 +1,7 @@
 """Many domains on one machine: a real master (API server, store, controllers, scheduler), and lites that are played.
 
     python -m benchmarks.simulate_domains [--domains 1000] [--nodes 5000] [--jobs 10000] [--routes 1] [--watches 4]
-        [--beats 60] [--at-once 50] [--output table|json]
+        [--beats 60] [--at-once 50] [--job-seconds 900] [--output table|json]
 
 Each played domain registers as a lite does (Domain, Nodes with their status and Lease, Gateway), has routes to its neighbours, keeps
 its watches open over TLS connections of their own, renews the Leases of its nodes each 10 s and its Gateway each 15 s, and runs pods as an
@@ -42,6 +42,7 @@ _KUSCIA = "/apis/kuscia.secretflow/v1alpha1"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _LEASE_EVERY = 10.0
 _GATEWAY_EVERY = 15.0
+_OVERDUE = 30.0
 _PATIENCE = 600.0
 _MERGE = "application/merge-patch+json"
 _ENDED = ("Succeeded", "Failed", "Cancelled", "ApprovalReject")
@@ -155,6 +156,7 @@ class PlayedDomain:
         self._line = PlayerLine(port, tls, tally)
         self._watches: list[asyncio.StreamWriter] = []
         self._started: set[str] = set()
+        self._renewed: dict[str, float] = {}
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def register(self) -> None:
@@ -260,12 +262,20 @@ class PlayedDomain:
             began = time.monotonic()
             for node in self.nodes:
                 with suppress(CallFailed):
-                    await self._line.call("renewal", "PATCH", f"{_LEASES}/{node}", {"spec": {"renewTime": _now()}})
+                    await self._renew(node)
             beats += 1
             if beats % 3:  # twice in 30 s
                 with suppress(CallFailed):
                     await self._gateway_beat()
             await asyncio.sleep(max(0.0, began + _LEASE_EVERY / pace - time.monotonic()))
+
+    async def _renew(self, node: str) -> None:
+        await self._line.call("renewal", "PATCH", f"{_LEASES}/{node}", {"spec": {"renewTime": _now()}})
+        now, last = time.monotonic(), self._renewed.get(node)
+        self._renewed[node] = now
+        if last is not None and now - last > _OVERDUE:
+            # The master says by now that the node is lost; an agent sees that and says that it is not.
+            await self._line.call("node status", "PATCH", f"/api/v1/nodes/{node}/status", {"status": _node_status()})
 
     async def _gateway_beat(self) -> None:
         path = f"{_KUSCIA}/namespaces/{self.name}/gateways/{self.name}-0/status"
@@ -416,24 +426,34 @@ class Simulation:
         options = self._options
         beating: list[asyncio.Task[None]] = []
         try:
-            await self._phase("registration", self._each(lambda each: each.register()))
+            # A node that registered renews its Lease from then on: one that does not for 40 s is lost.
+            await self._phase("registration", self._each(lambda each: self._join(each, beating)))
             await self._phase("watches opened", self._each(lambda each: each.watch(options.watches)))
             await self._phase("routes", self._routes())
             for pace in options.paces:
-                beating = self._beat(pace)
+                if pace != 1.0:
+                    await self._stop(beating)
+                    beating += self._beat(pace)
                 await self._phase(f"heartbeats x{pace:g}", self._probing(options.beats))
-                for task in beating:
-                    task.cancel()
-                await asyncio.gather(*beating, return_exceptions=True)
-            beating = self._beat(1.0)
+                if pace != 1.0:
+                    await self._stop(beating)
+                    beating += self._beat(1.0)
             if options.jobs:
                 await self._phase(f"{options.jobs:,} jobs, {options.at_once} at once", self._jobs())
         finally:
-            for task in beating:
-                task.cancel()
-            await asyncio.gather(*beating, return_exceptions=True)
+            await self._stop(beating)
             await asyncio.gather(*(each.close() for each in self.domains))
             self._line.close()
+
+    async def _join(self, domain: PlayedDomain, beating: list[asyncio.Task[None]]) -> None:
+        await domain.register()
+        beating.append(asyncio.create_task(domain.live(1.0, len(beating) / len(self.domains))))
+
+    async def _stop(self, beating: list[asyncio.Task[None]]) -> None:
+        for task in beating:
+            task.cancel()
+        await asyncio.gather(*beating, return_exceptions=True)
+        beating.clear()
 
     def _beat(self, pace: float) -> list[asyncio.Task[None]]:
         many = len(self.domains)
@@ -485,6 +505,8 @@ class Simulation:
 
         async def one(number: int) -> None:
             async with room:
+                if time.perf_counter() - began_all > options.job_seconds:
+                    return
                 name = f"job-{number:06}"
                 parties = [self.domains[(number + k) % len(self.domains)].name for k in range(2)]
                 began = time.perf_counter()
@@ -498,7 +520,7 @@ class Simulation:
                 took.append(time.perf_counter() - began)
 
         probing = asyncio.create_task(self._probing(10**9))
-        began = time.perf_counter()
+        began_all = time.perf_counter()
         try:
             await asyncio.gather(*(one(number) for number in range(options.jobs)))
         finally:
@@ -507,9 +529,10 @@ class Simulation:
             await asyncio.gather(following, probing, return_exceptions=True)
         took.sort()
         wrong = Counter(phase for phase in ended.values() if phase != "Succeeded")
-        rate = options.jobs / (time.perf_counter() - began)
+        rate = len(took) / (time.perf_counter() - began_all)
+        few = f"{len(took):,} of them, " if len(took) < options.jobs else ""
         bad = f", {dict(wrong)}" if wrong else ""
-        return f"{rate:.1f} jobs/s, p50 {_at(took, 0.5) / 1000:.2f} s, p99 {_at(took, 0.99) / 1000:.2f} s{bad}"
+        return f"{few}{rate:.1f} jobs/s, p50 {_at(took, 0.5) / 1000:.2f} s, p99 {_at(took, 0.99) / 1000:.2f} s{bad}"
 
     async def _follow_jobs(self, ended: dict[str, str], news: asyncio.Event) -> None:
         reader, writer = await self._line.open()
@@ -581,6 +604,7 @@ def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=5000, help="of all domains together")
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--at-once", type=int, default=50, help="jobs under way")
+    parser.add_argument("--job-seconds", type=float, default=3600.0, help="after so long no more jobs are begun")
     parser.add_argument("--routes", type=int, default=1, help="neighbours that each domain is joined to, both ways")
     parser.add_argument("--watches", type=int, default=4, help=f"of each domain, 2 to {len(_WATCHED)}")
     parser.add_argument("--beats", type=float, default=60.0, help="seconds of heartbeats at each pace")

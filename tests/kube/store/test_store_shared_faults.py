@@ -30,6 +30,8 @@ from coterie.kube.store.shared import SharedStore
 
 LONG = pytest.mark.skipif(not os.environ.get("COTERIE_STORES"), reason="takes long: make stores")
 _BOUND = 60.0
+_ANSWERED = 1.0
+"""A server has carried out what it was sent."""
 
 
 @pytest.fixture(params=SHARED)
@@ -310,6 +312,11 @@ class Relay:
         async def answer() -> None:
             while data := await server_reader.read(65536):
                 if doomed.is_set():
+                    # To the end: MySQL answers each statement of a packet, and commits with the last.
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_ANSWERED):
+                            while await server_reader.read(65536):
+                                pass
                     return
                 writer.write(data)
                 await writer.drain()

@@ -140,7 +140,7 @@ class PostgresqlStore(SharedStore):
         self._queued = asyncio.Event()
         self._history: tuple[int, str] | None = None
         """Epoch and timeline that `_revision` belongs to."""
-        self._told: StoreEvent | None = None
+        self._newest: StoreEvent | None = None
         """The newest event that our listeners heard."""
 
     def _sql(self, template: str) -> str:
@@ -215,14 +215,14 @@ class PostgresqlStore(SharedStore):
     async def _goes_on(self, session: _Session, compacted: int) -> bool:
         """Whether the log still says what it said. An older backup may have been restored, and others may have written since: then no
         revision is too low."""
-        told = self._told
-        if told is None or told.revision != self._revision:
+        newest = self._newest
+        if newest is None or newest.revision != self._revision:
             return True
-        row = await session.follower.fetchrow(self._sql(sql.AT), told.revision)
+        row = await session.follower.fetchrow(self._sql(sql.AT), newest.revision)
         if row is None:
-            return told.revision <= compacted
+            return newest.revision <= compacted
         found = _event(row)
-        return (found.key, found.value, found.created) == (told.key, told.value, told.created)
+        return (found.key, found.value, found.created) == (newest.key, newest.value, newest.created)
 
     async def _identity(self, session: _Session) -> Any:
         return await session.asker.fetchrow(self._sql(sql.IDENTITY))
@@ -298,7 +298,7 @@ class PostgresqlStore(SharedStore):
         events = [_event(row) for row in rows]
         if events[-1].revision - self._revision != len(events):
             raise StoreUnavailable(f"{self.label}: revisions are missing after {self._revision}")
-        self._told = events[-1]
+        self._newest = events[-1]
         self._notify(events, events[-1].revision)
         return len(rows) == _FOLLOW_ROWS, first["due"]
 

@@ -40,10 +40,10 @@ def build(node: NodeContext) -> list[list[Runnable]]:
     member = leadership.member
 
     def term(client: Client, _: Informers) -> list[Runnable]:
-        keeper = None
+        bus_member = None
         if node.settings.functions.bus == EMBEDDED:
-            keeper = BusMember(client, member, node.settings.domain, node.clock)
-        return [functions_process(node.settings, client, node.clock, pods, evidence, keeper)]
+            bus_member = BusMember(client, member, node.settings.domain, node.clock)
+        return [functions_process(node.settings, client, node.clock, pods, evidence, bus_member)]
 
     leadership.add(term)
     node.metrics_sources.append(_FunctionsOfTerm(leadership))
