@@ -249,6 +249,8 @@ class _Session:
         self.size = 0
         self.messages = 0
         self.used = now
+        self.waiting: dict[asyncio.Future[None], int] = {}
+        """Messages for which there is no room yet, and their sizes."""
         self.callers = 0
         """Calls that wait in it: as long as there are any, it does not expire."""
         self.released = False
@@ -286,7 +288,8 @@ class MessageQueues:
         self._task_of = task_of
         self._sessions: dict[str, _Session] = {}
         self._tasks: dict[str, _TaskUse] = {}
-        self._room = asyncio.Event()
+        self._short: dict[_Session, None] = {}
+        """Sessions in which somebody waits for room that others have."""
         self.size = 0
         self.messages = 0
         self.in_memory = 0
@@ -309,9 +312,15 @@ class MessageQueues:
             )
         session = self._session(key.session)
         with session.in_use(self._clock):
-            await self._wait_for_room(session, len(body), seconds)
-            queue = self._queue(session, key)
-            self._count(session, len(body), 1)
+            await self._take_room(session, len(body), seconds)
+            try:
+                if session.released:
+                    raise _was_released(key.session)
+                queue = self._queue(session, key)
+            except TransportRefused:
+                self._count(session, -len(body), -1)
+                self._freed(session)
+                raise
             if self.in_memory + len(body) <= self._limits.memory:
                 self.in_memory += len(body)
                 queue.bodies.append(body)
@@ -331,6 +340,7 @@ class MessageQueues:
             self._queue(session, key).bodies.append(place)
         except OSError as problem:
             self._count(session, -len(body), -1)
+            self._freed(session)
             raise TransportRefused(
                 TransportCode.BUFFER_FULL, f"the message could not be stored: {problem.strerror}; try again later"
             ) from problem
@@ -338,6 +348,7 @@ class MessageQueues:
             if place is not None and session.file is not None:
                 session.file.drop(place)
             self._count(session, -len(body), -1)
+            self._freed(session)
             raise
 
     async def pop(self, key: QueueKey, seconds: float) -> TakenMessage | None:
@@ -468,13 +479,17 @@ class MessageQueues:
 
     def _end(self, name: str, session: _Session) -> None:
         session.released = True
+        for waiter in session.waiting:
+            if not waiter.done():
+                waiter.set_exception(_was_released(name))
+        session.waiting.clear()
+        self._short.pop(session, None)
         for known in list(session.queues):
             self._drop_queue(name, session, known)
         if session.file is not None:
             session.file.close()
         del self._sessions[name]
         session.task.sessions -= 1
-        self._room.set()
 
     def _drop_queue(self, name: str, session: _Session, known: tuple[str, str]) -> None:
         queue = self._remove_queue(session, known)
@@ -485,39 +500,73 @@ class MessageQueues:
         for taker in queue.takers:
             if not taker.done():
                 taker.set_exception(_was_released(name))
-        self._room.set()
 
     # Bytes.
 
-    async def _wait_for_room(self, session: _Session, size: int, seconds: float) -> None:
-        end = self._clock.monotonic() + seconds
-        while not session.released and not self._fits(session, size):
-            if (left := end - self._clock.monotonic()) <= 0:
+    async def _take_room(self, session: _Session, size: int, seconds: float) -> None:
+        """Counts a message, when there is room for it. Small ones do not wait behind large ones: an engine may need them first."""
+        if self._fits_session(session, size) and self._fits_beside_others(session, size):
+            self._count(session, size, 1)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        session.waiting[waiter] = size
+        self._admit(session)  # notes what it waits for
+        alarm = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait((waiter, alarm), return_when=asyncio.FIRST_COMPLETED)
+            if not waiter.done():
                 raise TransportRefused(
                     TransportCode.BUFFER_FULL,
                     f"nobody took the {session.size} bytes of the session for {seconds:g} s; take them, or release it",
                 )
-            self._room.clear()
-            waits = asyncio.ensure_future(self._room.wait()), asyncio.ensure_future(self._clock.sleep(left))
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in waits:
-                    each.cancel()
-        if session.released:
-            raise TransportRefused(TransportCode.SESSION_RELEASED, "the session was released")
+            waiter.result()
+        except asyncio.CancelledError:
+            if waiter.done() and waiter.exception() is None:
+                self._count(session, -size, -1)
+                self._freed(session)
+            raise
+        finally:
+            alarm.cancel()
+            session.waiting.pop(waiter, None)
 
-    def _fits(self, session: _Session, size: int) -> bool:
-        limits, task = self._limits, session.task
+    def _fits_session(self, session: _Session, size: int) -> bool:
+        limits = self._limits
         # One message alone is always taken: a session may be smaller than what a message may have.
+        return not session.messages or (
+            session.size + size <= limits.session and session.messages < limits.messages_of_session
+        )
+
+    def _fits_beside_others(self, session: _Session, size: int) -> bool:
+        limits, task = self._limits, session.task
         return (
-            (not session.messages or session.size + size <= limits.session)
-            and (not task.messages or task.size + size <= max(limits.session, limits.total // _SHARE))
+            (not task.messages or task.size + size <= max(limits.session, limits.total // _SHARE))
             and self.size + size <= limits.total
-            and session.messages < limits.messages_of_session
             and task.messages < limits.messages // _SHARE
             and self.messages < limits.messages
         )
+
+    def _freed(self, session: _Session) -> None:
+        """There is room in a session, and so in all that they have together."""
+        if session.waiting:
+            self._admit(session)
+        for other in list(self._short):
+            self._admit(other)
+
+    def _admit(self, session: _Session) -> None:
+        short = False
+        for waiter, size in list(session.waiting.items()):
+            if waiter.done() or not self._fits_session(session, size):
+                continue
+            if self._fits_beside_others(session, size):
+                del session.waiting[waiter]
+                self._count(session, size, 1)
+                waiter.set_result(None)
+            else:
+                short = True
+        if short:
+            self._short[session] = None
+        else:
+            self._short.pop(session, None)
 
     def _count(self, session: _Session, size: int, messages: int) -> None:
         for each in (session, session.task, self):
@@ -531,7 +580,8 @@ class MessageQueues:
         elif session.file is not None:
             session.file.drop(body)
         self._count(session, -_size_of(body), -1)
-        self._room.set()
+        if session.waiting or self._short:
+            self._freed(session)
 
     def _put_back(self, session: _Session, key: QueueKey, queue: _Queue, body: _Body) -> None:
         if not (session.released or queue.dropped):
