@@ -30,6 +30,8 @@ _BLOCK = 4096
 """Where bodies begin in a file, so that the disk gets their room back one by one."""
 _SHARE = 4
 """One task has at most this part of all: a quarter."""
+_KEPT_QUEUES = 4
+"""Of a session, without messages."""
 _PUNCH_HOLE = 0x01 | 0x02
 """FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE of Linux, which Python does not offer."""
 _libc = ctypes.CDLL(None)
@@ -286,6 +288,7 @@ class MessageQueues:
         self._clock = clock
         self._directory = directory
         self._task_of = task_of
+        self._kept_queues = min(_KEPT_QUEUES, limits.queues_of_session // _SHARE)
         self._sessions: dict[str, _Session] = {}
         self._tasks: dict[str, _TaskUse] = {}
         self._short: dict[_Session, None] = {}
@@ -468,7 +471,9 @@ class MessageQueues:
         return taken
 
     def _tidy(self, session: _Session, key: QueueKey, queue: _Queue) -> None:
-        """A topic without messages, for which nobody waits, is none."""
+        """A topic without messages, for which nobody waits, is none; a few are kept for what comes next."""
+        if len(session.queues) <= self._kept_queues:
+            return
         if not (queue.bodies or queue.takers or queue.dropped) and session.queues.get((key.node, key.topic)) is queue:
             self._remove_queue(session, (key.node, key.topic))
 
@@ -569,9 +574,13 @@ class MessageQueues:
             self._short.pop(session, None)
 
     def _count(self, session: _Session, size: int, messages: int) -> None:
-        for each in (session, session.task, self):
-            each.size += size
-            each.messages += messages
+        task = session.task
+        session.size += size
+        session.messages += messages
+        task.size += size
+        task.messages += messages
+        self.size += size
+        self.messages += messages
 
     def _dropped(self, session: _Session, body: _Body) -> None:
         """It is not there any more."""
