@@ -8,11 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,33 @@ def test_a_partner_that_does_not_answer_is_told_of(tmp_path: Path) -> None:
     with running(tmp_path, config(port, {"bob": f"127.0.0.1:{free_port()}"})):
         status, told = get(port, "/ask")
         assert status == 502 and "refused" in told["bob"]["error"]
+
+
+def test_a_partner_cannot_lead_it_to_our_own_services(tmp_path: Path) -> None:
+    """Whoever may call `/ask` would read what they answer."""
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{secret}/")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    port, secret = free_port(), free_port()
+    partner = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    threading.Thread(target=partner.serve_forever, daemon=True).start()
+    try:
+        with (
+            running(tmp_path, config(secret, {}, greeting="secret")),
+            running(tmp_path, config(port, {"bob": f"127.0.0.1:{partner.server_address[1]}"})),
+        ):
+            status, told = get(port, "/ask")
+            assert status == 502 and "302" in told["bob"]["error"] and "secret" not in str(told)
+    finally:
+        partner.shutdown()
+        partner.server_close()
 
 
 def test_it_is_healthy_after_its_warmup_and_goes_on_answering_while_it_ends(tmp_path: Path) -> None:

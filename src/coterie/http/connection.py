@@ -336,9 +336,9 @@ class HttpConnection(asyncio.Protocol):
     def _release_share(self) -> None:
         """Of the oldest request: it was answered, or nobody waits for the answer."""
         request, server = self._shared.popleft(), self._server
-        server.body_bytes -= request.body
         _subtract(server.requests_of, request.caller, 1)
         if request.body:
+            server.body_bytes -= request.body
             _subtract(server.body_bytes_of, request.caller, request.body)
 
     def _too_large(self) -> HttpProblem:

@@ -327,6 +327,9 @@ async def test_what_cannot_be_read_is_told_and_changes_nothing() -> None:
             assert (await bob.post("job/create", body))["code"] == 400
         for name in ("", "Upper", "a/b", "x" * 64, "../j"):
             assert (await bob.post("job/create", create_body(name, "bob", "alice")))["code"] == 400
+        for task in ("", "Upper", "a/b", "a.b", "session_a", "x" * 214):
+            refused = await bob.post("task/start", {"task_id": task, "job_id": "j", "task_name": "psi"})
+            assert (refused["code"], "task_id: at most 213" in refused["msg"]) == (400, True), task
         assert "no node of this control plane" in (await bob.post("job/create", create_body("j", "bob", "dave")))["msg"]
         assert (await made.send("bob", "GET", wire.SCHEDULE + "job/stop", {}, b""))[0] == 405
         assert not await made.world.list(JOB, CROSS_DOMAIN)

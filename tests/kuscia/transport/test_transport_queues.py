@@ -104,6 +104,51 @@ async def test_a_full_session_waits_for_room_and_then_refuses(tmp_path: Path) ->
     assert made.size == 20
 
 
+async def test_small_messages_do_not_wait_behind_large_ones(tmp_path: Path) -> None:
+    """An engine may need the small one before it takes what fills the session."""
+    made, clock = queues(tmp_path)
+    other = KEY._replace(node="carol")
+    await made.push(KEY, b"a" * 60, 1)
+    large = [asyncio.ensure_future(made.push(KEY, each * 60, 300)) for each in (b"b", b"c")]
+    await clock.advance(1)
+    await made.push(other, b"d" * 40, 1)
+    small = asyncio.ensure_future(made.push(other, b"e" * 30, 300))
+    await clock.advance(1)
+    assert not small.done()
+    assert await pop(made, other, 1) == b"d" * 40
+    await small
+    assert await pop(made, KEY, 1) == b"a" * 60
+    await large[0]
+    assert not large[1].done() and made.size == 90
+    made.release(KEY.session)
+    with pytest.raises(TransportRefused, match="was released"):
+        await large[1]
+    assert made.size == made.messages == 0
+
+
+async def test_room_that_another_task_leaves_is_for_who_waits(tmp_path: Path) -> None:
+    made, clock = queues(tmp_path, QueueLimits(session=100, total=150, memory=150))
+    await made.push(KEY, b"a" * 90, 1)
+    other = QueueKey("t2", "bob", "topic")
+    waiting = [asyncio.ensure_future(made.push(other, each * 70, 300)) for each in (b"b", b"c")]
+    await clock.advance(1)
+    assert not any(each.done() for each in waiting)
+    waiting[0].cancel()
+    made.release(KEY.session)
+    await waiting[1]
+    assert await pop(made, other, 1) == b"c" * 70 and made.size == made.messages == 0
+    # One who leaves at the moment at which there is room leaves it to the next.
+    await made.push(other, b"a" * 90, 1)
+    waiting = [asyncio.ensure_future(made.push(other, each * 70, 300)) for each in (b"b", b"c")]
+    await clock.advance(1)
+    taken = await made.peek(other)
+    assert taken is not None
+    taken.finish()
+    waiting[0].cancel()
+    await waiting[1]
+    assert made.size == 70
+
+
 async def test_one_message_larger_than_a_session_is_taken(tmp_path: Path) -> None:
     made, _ = queues(tmp_path)
     await made.push(KEY, b"a" * 200, 1)

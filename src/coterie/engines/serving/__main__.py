@@ -87,10 +87,20 @@ class Handler(BaseHTTPRequestHandler):
         """Calls are not worth a line each."""
 
 
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A partner's answer leads nowhere else: services of our own domain answer us, and not the partner."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(NoRedirects)
+
+
 def ask(endpoint: str) -> dict[str, Any]:
     """Where `http_proxy` is set the call goes there, as with any other program."""
     try:
-        with urllib.request.urlopen(f"http://{endpoint}/", timeout=_ASK_SECONDS) as answer:
+        with _opener.open(f"http://{endpoint}/", timeout=_ASK_SECONDS) as answer:
             answer_body = json.loads(answer.read(_LARGEST))
     except (OSError, ValueError) as problem:
         return {"error": str(problem)}

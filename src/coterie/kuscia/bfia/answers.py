@@ -25,6 +25,7 @@ from coterie.kube.api.meta import Condition, Object, set_condition
 from coterie.kuscia.api import labels
 from coterie.kuscia.api.jobs.commands import command_patch
 from coterie.kuscia.api.jobs.phases import JOB_FINAL, TASK_ENDED
+from coterie.kuscia.api.jobs.validation import LONGEST_TASK_ID
 from coterie.kuscia.api.partner_requests import PartnerRequestError, job_taken
 from coterie.kuscia.api.types.domain import BFIA_PROTOCOL
 from coterie.kuscia.api.types.job import (
@@ -124,8 +125,10 @@ def named_objects(message: Message) -> NamedObjects:
         len(job) > _LONGEST_JOB or not _NAME.fullmatch(job)
     ):
         raise BfiaRefused(f"job_id: at most {_LONGEST_JOB} lower-case letters, digits and '-'")
-    if isinstance(message, StartTaskRequest | StopTaskRequest | PollTaskRequest) and not _NAME.fullmatch(task):
-        raise BfiaRefused("task_id: at most 253 lower-case letters, digits and '-'")
+    if isinstance(message, StartTaskRequest | StopTaskRequest | PollTaskRequest) and (
+        len(task) > LONGEST_TASK_ID or not _NAME.fullmatch(task)
+    ):
+        raise BfiaRefused(f"task_id: at most {LONGEST_TASK_ID} lower-case letters, digits and '-'")
     return NamedObjects(job, task)
 
 

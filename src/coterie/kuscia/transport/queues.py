@@ -30,6 +30,8 @@ _BLOCK = 4096
 """Where bodies begin in a file, so that the disk gets their room back one by one."""
 _SHARE = 4
 """One task has at most this part of all: a quarter."""
+_KEPT_QUEUES = 4
+"""Of a session, without messages."""
 _PUNCH_HOLE = 0x01 | 0x02
 """FALLOC_FL_KEEP_SIZE and FALLOC_FL_PUNCH_HOLE of Linux, which Python does not offer."""
 _libc = ctypes.CDLL(None)
@@ -249,6 +251,8 @@ class _Session:
         self.size = 0
         self.messages = 0
         self.used = now
+        self.waiting: dict[asyncio.Future[None], int] = {}
+        """Messages for which there is no room yet, and their sizes."""
         self.callers = 0
         """Calls that wait in it: as long as there are any, it does not expire."""
         self.released = False
@@ -284,9 +288,11 @@ class MessageQueues:
         self._clock = clock
         self._directory = directory
         self._task_of = task_of
+        self._kept_queues = min(_KEPT_QUEUES, limits.queues_of_session // _SHARE)
         self._sessions: dict[str, _Session] = {}
         self._tasks: dict[str, _TaskUse] = {}
-        self._room = asyncio.Event()
+        self._short: dict[_Session, None] = {}
+        """Sessions in which somebody waits for room that others have."""
         self.size = 0
         self.messages = 0
         self.in_memory = 0
@@ -309,9 +315,15 @@ class MessageQueues:
             )
         session = self._session(key.session)
         with session.in_use(self._clock):
-            await self._wait_for_room(session, len(body), seconds)
-            queue = self._queue(session, key)
-            self._count(session, len(body), 1)
+            await self._take_room(session, len(body), seconds)
+            try:
+                if session.released:
+                    raise _was_released(key.session)
+                queue = self._queue(session, key)
+            except TransportRefused:
+                self._count(session, -len(body), -1)
+                self._freed(session)
+                raise
             if self.in_memory + len(body) <= self._limits.memory:
                 self.in_memory += len(body)
                 queue.bodies.append(body)
@@ -331,6 +343,7 @@ class MessageQueues:
             self._queue(session, key).bodies.append(place)
         except OSError as problem:
             self._count(session, -len(body), -1)
+            self._freed(session)
             raise TransportRefused(
                 TransportCode.BUFFER_FULL, f"the message could not be stored: {problem.strerror}; try again later"
             ) from problem
@@ -338,6 +351,7 @@ class MessageQueues:
             if place is not None and session.file is not None:
                 session.file.drop(place)
             self._count(session, -len(body), -1)
+            self._freed(session)
             raise
 
     async def pop(self, key: QueueKey, seconds: float) -> TakenMessage | None:
@@ -457,7 +471,9 @@ class MessageQueues:
         return taken
 
     def _tidy(self, session: _Session, key: QueueKey, queue: _Queue) -> None:
-        """A topic without messages, for which nobody waits, is none."""
+        """A topic without messages, for which nobody waits, is none; a few are kept for what comes next."""
+        if len(session.queues) <= self._kept_queues:
+            return
         if not (queue.bodies or queue.takers or queue.dropped) and session.queues.get((key.node, key.topic)) is queue:
             self._remove_queue(session, (key.node, key.topic))
 
@@ -468,13 +484,17 @@ class MessageQueues:
 
     def _end(self, name: str, session: _Session) -> None:
         session.released = True
+        for waiter in session.waiting:
+            if not waiter.done():
+                waiter.set_exception(_was_released(name))
+        session.waiting.clear()
+        self._short.pop(session, None)
         for known in list(session.queues):
             self._drop_queue(name, session, known)
         if session.file is not None:
             session.file.close()
         del self._sessions[name]
         session.task.sessions -= 1
-        self._room.set()
 
     def _drop_queue(self, name: str, session: _Session, known: tuple[str, str]) -> None:
         queue = self._remove_queue(session, known)
@@ -485,44 +505,82 @@ class MessageQueues:
         for taker in queue.takers:
             if not taker.done():
                 taker.set_exception(_was_released(name))
-        self._room.set()
 
     # Bytes.
 
-    async def _wait_for_room(self, session: _Session, size: int, seconds: float) -> None:
-        end = self._clock.monotonic() + seconds
-        while not session.released and not self._fits(session, size):
-            if (left := end - self._clock.monotonic()) <= 0:
+    async def _take_room(self, session: _Session, size: int, seconds: float) -> None:
+        """Counts a message, when there is room for it. Small ones do not wait behind large ones: an engine may need them first."""
+        if self._fits_session(session, size) and self._fits_beside_others(session, size):
+            self._count(session, size, 1)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        session.waiting[waiter] = size
+        self._admit(session)  # notes what it waits for
+        alarm = asyncio.ensure_future(self._clock.sleep(seconds))
+        try:
+            await asyncio.wait((waiter, alarm), return_when=asyncio.FIRST_COMPLETED)
+            if not waiter.done():
                 raise TransportRefused(
                     TransportCode.BUFFER_FULL,
                     f"nobody took the {session.size} bytes of the session for {seconds:g} s; take them, or release it",
                 )
-            self._room.clear()
-            waits = asyncio.ensure_future(self._room.wait()), asyncio.ensure_future(self._clock.sleep(left))
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in waits:
-                    each.cancel()
-        if session.released:
-            raise TransportRefused(TransportCode.SESSION_RELEASED, "the session was released")
+            waiter.result()
+        except asyncio.CancelledError:
+            if waiter.done() and waiter.exception() is None:
+                self._count(session, -size, -1)
+                self._freed(session)
+            raise
+        finally:
+            alarm.cancel()
+            session.waiting.pop(waiter, None)
 
-    def _fits(self, session: _Session, size: int) -> bool:
-        limits, task = self._limits, session.task
+    def _fits_session(self, session: _Session, size: int) -> bool:
+        limits = self._limits
         # One message alone is always taken: a session may be smaller than what a message may have.
+        return not session.messages or (
+            session.size + size <= limits.session and session.messages < limits.messages_of_session
+        )
+
+    def _fits_beside_others(self, session: _Session, size: int) -> bool:
+        limits, task = self._limits, session.task
         return (
-            (not session.messages or session.size + size <= limits.session)
-            and (not task.messages or task.size + size <= max(limits.session, limits.total // _SHARE))
+            (not task.messages or task.size + size <= max(limits.session, limits.total // _SHARE))
             and self.size + size <= limits.total
-            and session.messages < limits.messages_of_session
             and task.messages < limits.messages // _SHARE
             and self.messages < limits.messages
         )
 
+    def _freed(self, session: _Session) -> None:
+        """There is room in a session, and so in all that they have together."""
+        if session.waiting:
+            self._admit(session)
+        for other in list(self._short):
+            self._admit(other)
+
+    def _admit(self, session: _Session) -> None:
+        short = False
+        for waiter, size in list(session.waiting.items()):
+            if waiter.done() or not self._fits_session(session, size):
+                continue
+            if self._fits_beside_others(session, size):
+                del session.waiting[waiter]
+                self._count(session, size, 1)
+                waiter.set_result(None)
+            else:
+                short = True
+        if short:
+            self._short[session] = None
+        else:
+            self._short.pop(session, None)
+
     def _count(self, session: _Session, size: int, messages: int) -> None:
-        for each in (session, session.task, self):
-            each.size += size
-            each.messages += messages
+        task = session.task
+        session.size += size
+        session.messages += messages
+        task.size += size
+        task.messages += messages
+        self.size += size
+        self.messages += messages
 
     def _dropped(self, session: _Session, body: _Body) -> None:
         """It is not there any more."""
@@ -531,7 +589,8 @@ class MessageQueues:
         elif session.file is not None:
             session.file.drop(body)
         self._count(session, -_size_of(body), -1)
-        self._room.set()
+        if session.waiting or self._short:
+            self._freed(session)
 
     def _put_back(self, session: _Session, key: QueueKey, queue: _Queue, body: _Body) -> None:
         if not (session.released or queue.dropped):
