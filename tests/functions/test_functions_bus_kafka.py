@@ -163,8 +163,8 @@ class PlayedBroker:
         self.made.append((name, configs["retention.ms"]))
         return True
 
-    async def topics(self, only: str) -> dict[str, StoredTopic]:
-        return {name: each for name, each in self.stored.items() if name == only}
+    async def made_topic(self, name: str) -> StoredTopic:
+        return self.stored[name]
 
 
 async def test_a_topic_that_is_there_is_shared_as_it_is() -> None:

@@ -193,6 +193,7 @@ def test_bytes_that_are_no_requests(target: Target, path: str, body: bytes, kind
         b'{"job_id": 1e400}',
         b'{"timeout_seconds": "9223372036854775808"}',
         b'{"job_id": "\\ud800"}',
+        b'{"header": "\\ud800", "tasks": ["\\ud800"], "data": {"a": "\\ud800"}, "parties": "\\ud800"}',
         b"\xff\xfe{}",
         b'{"job_id":"a","job_id":"b","jobId":"c"}',
         b"null",

@@ -40,7 +40,10 @@ def parse(given: Object, kind: type[Message], *, ignore_unknown_fields: bool = F
             return kind(**given)
         except (TypeError, ValueError):
             pass  # a number out of range, text that is no Unicode: the library says which
-    return json_format.ParseDict(given, kind(), ignore_unknown_fields=ignore_unknown_fields)
+    try:
+        return json_format.ParseDict(given, kind(), ignore_unknown_fields=ignore_unknown_fields)
+    except SystemError as error:  # of text that is no Unicode where an object should be: protobuf's C code stumbles over it
+        raise json_format.ParseError("it has text that is no Unicode") from error
 
 
 def shown(of: Message) -> Object | None:
