@@ -299,6 +299,10 @@ async def test_what_waits_for_room_is_bounded_and_leaves_room_for_other_partners
         assert server.body_bytes == server.body_bytes_of["bob"] == 2 << 20, "they count while they wait"
         refused = await push(places, b"one more")
         assert refused.code == TransportCode.BUFFER_FULL and "holds too many" in refused.message
+        flood.append(await asyncio.open_unix_connection(str(places["partners"])))
+        flood[-1][1].write(raw("invoke", 1 << 20) + bytes(1 << 18))
+        assert await flood[-1][0].readline() == b"HTTP/1.1 200 OK\r\n"
+        assert server.body_bytes == server.body_bytes_of["bob"] == 2 << 20, "what is refused is let go of at once"
         assert await push(places, bytes(1 << 20), "carol", "t2") == Outbound(), "another partner is not held up"
         for _, writer in flood:
             writer.close()
