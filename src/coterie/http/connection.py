@@ -309,6 +309,8 @@ class HttpConnection(asyncio.Protocol):
         """What has arrived of a request that will not be served."""
         if self._server.shares is None:
             self._server.body_bytes -= self._body_size
+        elif self._body_size:
+            self._release_shared_body(self._shared[-1])
         self._body_size = 0
         self._body = []
 
@@ -335,11 +337,15 @@ class HttpConnection(asyncio.Protocol):
 
     def _release_share(self) -> None:
         """Of the oldest request: it was answered, or nobody waits for the answer."""
-        request, server = self._shared.popleft(), self._server
-        _subtract(server.requests_of, request.caller, 1)
+        request = self._shared.popleft()
+        _subtract(self._server.requests_of, request.caller, 1)
         if request.body:
-            server.body_bytes -= request.body
-            _subtract(server.body_bytes_of, request.caller, request.body)
+            self._release_shared_body(request)
+
+    def _release_shared_body(self, request: _SharedRequest) -> None:
+        self._server.body_bytes -= request.body
+        _subtract(self._server.body_bytes_of, request.caller, request.body)
+        request.body = 0
 
     def _too_large(self) -> HttpProblem:
         return too_large(f"the request body is larger than the limit of {self._server.limits.max_body} bytes")

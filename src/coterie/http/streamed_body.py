@@ -30,20 +30,24 @@ class StreamedBody:
         self._tasks = tasks
         self._name = name
         self._task: asyncio.Task[None] | None = None
+        self._pumping = False
 
     def opened(self, sink: Sink) -> None:
         self._task = self._tasks.create_task(self._pump(sink), name=self._name)
 
     def closed(self) -> None:
-        if self._task is None:
+        if not self._pumping:
+            if self._task is not None:
+                self._task.cancel()  # it never ran, so it would not close what it was to pump
             self._task = self._tasks.create_task(self._given_up(), name=self._name)
-        elif self._task is not asyncio.current_task():
+        elif self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
     async def _given_up(self) -> None:
         await self._pieces.aclose()
 
     async def _pump(self, sink: Sink) -> None:
+        self._pumping = True
         try:
             async for piece in self._pieces:
                 sink.write(piece)

@@ -16,6 +16,7 @@ from kusciaapi_kit import here
 from coterie.base.clock import SYSTEM_CLOCK, VirtualClock
 from coterie.http.errors import HttpProblem
 from coterie.http.messages import Request
+from coterie.http.server import Tasks
 from coterie.kube.api.types.core import CONFIG_MAPS
 from coterie.kube.api.types.pods import PODS
 from coterie.kube.client.client import Client
@@ -24,10 +25,11 @@ from coterie.kube.control.child_api_listener import private_socket
 from coterie.kuscia.api import labels
 from coterie.kuscia.transport import outbound
 from coterie.kuscia.transport.calls import CHANNEL
+from coterie.kuscia.transport.handing_over import response
 from coterie.kuscia.transport.outbound import Outbound, TransportCode, TransportRefused
 from coterie.kuscia.transport.parties import TaskParties, parties_in
 from coterie.kuscia.transport.process import TransportProcess, allowed
-from coterie.kuscia.transport.queues import QueueKey
+from coterie.kuscia.transport.queues import MessageQueues, QueueKey
 from coterie.kuscia.transport.server import TransportServer, problem_response
 from coterie.kuscia.transport.settings import QueueLimits, TransportSettings
 
@@ -248,6 +250,42 @@ async def test_a_large_message_whose_reader_leaves_is_there_again(tmp_path: Path
         assert made.queues.in_memory == 0
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2])
+async def test_a_large_message_is_given_back_at_whatever_moment_its_reader_leaves(tmp_path: Path, steps: int) -> None:
+    made = MessageQueues(QueueLimits(), VirtualClock(), tmp_path)
+    key = QueueKey("t1", "bob", "m")
+    await made.push(key, bytes(1 << 20), 1)
+    taken = await made.pop(key, 1)
+    assert taken is not None
+    stream = response(taken, outbound.framing(taken.size), "application/proto", Tasks()).stream
+    assert stream is not None
+    stream.opened(Reader())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    stream.closed()
+    async with asyncio.timeout(30):
+        while await made.peek(key) is None:
+            await asyncio.sleep(0)
+    made.close()
+
+
+class Reader:
+    """A sink that never has room."""
+
+    pending = 1
+
+    def write(self, chunk: bytes) -> None:
+        pass
+
+    async def drain(self) -> None:
+        await asyncio.Event().wait()
+
+    def close(self) -> None:
+        raise AssertionError("it was not read")
+
+    abort = close
+
+
 async def test_what_waits_for_room_is_bounded_and_leaves_room_for_other_partners(tmp_path: Path) -> None:
     limits = QueueLimits(body=1 << 20, memory=2 << 20, session=1 << 20)  # 4 MiB of bodies, 2 MiB for each partner
     async with serving(tmp_path, limits) as (made, places):
@@ -261,6 +299,10 @@ async def test_what_waits_for_room_is_bounded_and_leaves_room_for_other_partners
         assert server.body_bytes == server.body_bytes_of["bob"] == 2 << 20, "they count while they wait"
         refused = await push(places, b"one more")
         assert refused.code == TransportCode.BUFFER_FULL and "holds too many" in refused.message
+        flood.append(await asyncio.open_unix_connection(str(places["partners"])))
+        flood[-1][1].write(raw("invoke", 1 << 20) + bytes(1 << 18))
+        assert await flood[-1][0].readline() == b"HTTP/1.1 200 OK\r\n"
+        assert server.body_bytes == server.body_bytes_of["bob"] == 2 << 20, "what is refused is let go of at once"
         assert await push(places, bytes(1 << 20), "carol", "t2") == Outbound(), "another partner is not held up"
         for _, writer in flood:
             writer.close()

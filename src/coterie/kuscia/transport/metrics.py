@@ -47,7 +47,7 @@ class TransportMetrics:
             ),
             Family("coterie_transport_sessions", "Sessions there are.", "gauge", [("", sessions)]),
             Family(
-                "coterie_transport_waiting_bytes", "Bytes of messages that nobody took yet.", "gauge", [("", waiting)]
+                "coterie_transport_waiting_bytes", "Bytes of messages that nobody has yet.", "gauge", [("", waiting)]
             ),
             Family("coterie_transport_memory_bytes", "Those of them that are in memory.", "gauge", [("", in_memory)]),
         ]

@@ -32,8 +32,8 @@ _SOURCE = "kuscia-source"
 _CALL_SECONDS, _IDLE_SECONDS = 300.0, 3600.0
 """Only our own gateway connects; connections that it keeps are not closed under its hands."""
 
-_REQUESTS_OF_ONE = 1024
-"""A quarter of what the gateway lets through at once (`_TRANSPORT_CALLS` there), for each partner and for each task."""
+_REQUESTS_OF_ONE = 512
+"""An eighth of what the gateway lets through at once (`_TRANSPORT_CALLS` there), for each partner and for each task."""
 
 NotifyUse = Callable[[], Awaitable[None]]
 """Tells the node that we are needed. Raises TransportError."""
