@@ -121,3 +121,11 @@ def test_another_log_with_the_same_name_is_refused() -> None:
     renamed = LogSigner("mallory/log", Ed25519PrivateKey.generate())
     with pytest.raises(NoteError, match="not of"):
         signed_notes.open_checkpoint(str(renamed.sign(Checkpoint("mallory/log", 1, b"r" * 32))), SIGNER.key)
+
+
+def test_a_cosignature_at_no_time_is_refused() -> None:
+    signed = SIGNER.sign(CHECKPOINT)
+    for seconds in (2**40, 2**64 - 1):
+        cosigned = signed.with_signatures([WITNESS.cosign(signed.text, seconds)])
+        with pytest.raises(NoteError, match="a time that there is not"):
+            cosigned.cosigned(WITNESS.key)

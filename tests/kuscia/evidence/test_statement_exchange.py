@@ -19,7 +19,8 @@ from coterie.kuscia.api.types.data import DOMAIN_DATA_RECORDS, DomainDataRecord
 from coterie.kuscia.api.types.domain import DOMAINS, Domain
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, KusciaJob, KusciaTask
 from coterie.kuscia.evidence import task_statements
-from coterie.kuscia.evidence.statement_exchange import StatementExchange
+from coterie.kuscia.evidence.signed_notes import NoteError
+from coterie.kuscia.evidence.statement_exchange import PartnerSilent, StatementExchange
 from coterie.kuscia.evidence.witness_exchange import WitnessAnswer
 
 AGREED = "ab" * 32
@@ -164,6 +165,42 @@ async def test_nothing_is_signed_that_we_did_not_say(tmp_path: Path) -> None:
     assert bob.log.file.statements() == []
     assert (await offered())[0] == 200
     for each in (alice, bob):
+        await each.log.file.close()
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        (1, "something else"),
+        ({"key": 1}, "something else"),
+        ({"key": "x"}, "a key has the form"),
+        ({"key": "ALICE"}, "not its own"),
+        ({"key": "STRANGER"}, "another key of its log"),
+        ({"checkpoint": "x"}, "note"),
+    ],
+)
+async def test_what_a_partner_says_of_itself_is_checked_before_we_sign_it(tmp_path: Path, part: Any, why: str) -> None:
+    alice, bob = await two_domains(tmp_path)
+    stranger = await LoggingDomain.make(tmp_path / "other", "bob")
+    keys = {each.name: str(each.log.key) for each in (alice, bob)}
+    own = {"key": keys["bob"], "checkpoint": str(await bob.log.checkpoint()), "outcome": "Succeeded"}
+    shown = part
+    if isinstance(part, dict):
+        names = {"ALICE": keys["alice"], "STRANGER": str(stranger.log.key)}
+        shown = {**own, **{name: names.get(str(value), value) for name, value in part.items()}}
+
+    class Lying(Direct):
+        async def post(self, partner: str, path: str, body: bytes) -> WitnessAnswer:
+            parts = {"t": {"bob": shown, "alice": own}, "unknown": {"bob": own}}
+            return WitnessAnswer(200, msgspec.json.encode(StatementsAnswer(parts=parts, envelopes={})))
+
+    host = an_exchange(alice, keys, Lying())
+    await host.reconcile(KEY)
+    assert (await host.reconcile(KEY)).after == 2.0, "it is asked again, as one that is away"
+    with pytest.raises((PartnerSilent, NoteError), match=why):
+        await host._make(host.jobs.cache.by_key(KEY))
+    assert alice.log.file.statements() == []
+    for each in (alice, bob, stranger):
         await each.log.file.close()
 
 

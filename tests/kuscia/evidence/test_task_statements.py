@@ -148,6 +148,14 @@ async def test_an_exported_log_has_its_statements_and_they_are_checked(tmp_path:
     assert report.fault is not None
     assert "is not signed by this domain" in report.fault.sentence
 
+    # A stranger's key under the name of alice's log signs, and her own stands beside it.
+    for names in (("a", "b"), ("b", "a")):
+        own = StatementPart(key=str(alice.log.key), checkpoint=str(alice.log.head), outcome="Succeeded")
+        parts = dict(zip(names, (forged["alice"], own), strict=True))
+        report = await exported(alice, signed_by(unsigned("job-1", "task-1", AGREED, parts), eve).encode())
+        assert report.fault is not None
+        assert "two keys of one log" in report.fault.sentence
+
     report = await exported(alice, signed_by(made, bob.log.signer).encode())
     assert report.fault is not None
     assert "is not signed by this domain" in report.fault.sentence

@@ -185,12 +185,18 @@ class WitnessSigner:
         return NoteSignature(self.key.name, self.key.id, seconds.to_bytes(8, "big") + signature)
 
 
+_LATEST = 253_402_300_799
+"""The last second of the year 9999: other programs know no later one."""
+
+
 def verify_cosignature(text: str, signature: NoteSignature, key: NoteKey) -> int:
     """When the witness saw it, in seconds since 1970. Raises NoteError."""
     if key.type != COSIGNATURE or signature.key_id != key.id or len(signature.data) != 72:
         raise NoteError(f'"{signature.name}" did not cosign with the key that is known')
     seconds = int.from_bytes(signature.data[:8], "big")
     key.verify(signature.data[8:], _cosigned_message(text, seconds))
+    if seconds > _LATEST:
+        raise NoteError(f'"{signature.name}" cosigned at a time that there is not')
     return seconds
 
 

@@ -30,11 +30,11 @@ from coterie.kuscia.api.jobs.task_results import result_values, results_by_task
 from coterie.kuscia.api.types.data import DOMAIN_DATA_RECORDS
 from coterie.kuscia.api.types.domain import DOMAINS
 from coterie.kuscia.api.types.job import CROSS_DOMAIN, KUSCIA_JOBS, KUSCIA_TASKS, KusciaJob, KusciaTask
-from coterie.kuscia.evidence import task_statements
+from coterie.kuscia.evidence import domain_log, task_statements
 from coterie.kuscia.evidence.domain_log import DomainLog
 from coterie.kuscia.evidence.job_events import JobEvents
 from coterie.kuscia.evidence.service import EvidenceService
-from coterie.kuscia.evidence.signed_notes import NoteError, SignedNote
+from coterie.kuscia.evidence.signed_notes import NoteError, NoteKey, SignedNote, open_checkpoint
 from coterie.kuscia.evidence.task_statements import StatementEnvelope, StatementPart
 from coterie.kuscia.evidence.witness_exchange import PartnerTransport
 
@@ -114,11 +114,8 @@ class StatementExchange:
         agreed = {task.metadata.name: _agreement(task) for task in tasks}
         for partner in masters:
             answer = await self._ask(partner, StatementsRequest(job=job.metadata.name, tasks=agreed))
-            for name, theirs in answer.parts.items():
-                allowed = self._of(partner, job)
-                parts[name] |= {
-                    party: msgspec.convert(each, StatementPart) for party, each in theirs.items() if party in allowed
-                }
+            for name in parts.keys() & answer.parts.keys():
+                parts[name] |= self._parts_of(partner, job, answer.parts[name])
         made = {
             name: task_statements.signed_by(
                 task_statements.unsigned(job.metadata.name, name, agreed[name], each), used.signer
@@ -137,6 +134,25 @@ class StatementExchange:
                 if round_ == 0:
                     made = {name: _merged(each, answer.envelopes.get(name, "")) for name, each in made.items()}
                     await self._keep_all(used, made)
+
+    def _parts_of(self, partner: str, job: KusciaJob, theirs: Mapping[str, Any]) -> dict[str, StatementPart]:
+        """What a partner says of its own parties. Raises PartnerSilent and NoteError."""
+        allowed, stated = self._of(partner, job), job.status.party_statements or {}
+        out: dict[str, StatementPart] = {}
+        for party in sorted(allowed & theirs.keys()):
+            try:
+                part = msgspec.convert(theirs[party], StatementPart)
+            except (msgspec.ValidationError, RecursionError):
+                raise PartnerSilent(f"{partner} answered with something else") from None
+            key = NoteKey.parse(part.key)
+            if domain_log.domain_of(key.name) != partner:
+                raise NoteError(f"{partner} names the log {key.name}, which is not its own")
+            known = stated[party].verifier_key if party in stated else ""
+            if known.partition("+")[0] == key.name and known != part.key:
+                raise NoteError(f"{partner} names another key of its log than the one that it stated with the job")
+            open_checkpoint(part.checkpoint, key)
+            out[party] = part
+        return out
 
     async def _keep_all(self, used: DomainLog, made: Mapping[str, StatementEnvelope]) -> None:
         for name, each in made.items():

@@ -146,6 +146,8 @@ def check_statement(body: bytes) -> CheckedStatement:
         key = NoteKey.parse(part.key)
         open_checkpoint(part.checkpoint, key)
         keys[key_id(key)] = key
+    if len({key.name for key in keys.values()}) != len(keys):
+        raise NoteError("the statement names two keys of one log")
     content = encoded_for_signing(_payload(envelope))
     for each in envelope.signatures:
         if each.keyid not in keys:
