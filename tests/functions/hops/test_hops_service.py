@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from coterie.base.clock import SYSTEM_CLOCK
 from coterie.base.tasks import TaskOwner
 from coterie.functions.bus.embedded import EmbeddedBus
 from coterie.functions.bus.protocol import Entry
+from coterie.functions.hops import wire
 from coterie.functions.hops.outbox import PostResult
 from coterie.functions.hops.service import DomainObjects, HopService
 from coterie.functions.messages import RESULTS_TOPIC, FunctionResponse, Invoke, action_topic, outbox_topic
@@ -30,6 +32,7 @@ from coterie.kube.store.memory import MemoryStore
 from coterie.kuscia.api.functions.types import ACTION_GRANTS, ACTIONS
 from coterie.kuscia.api.types.data import DOMAIN_DATA_GRANTS, DOMAIN_DATAS
 from coterie.kuscia.extensions.apiserver import KUSCIA
+from coterie.kuscia.gateway.names import FUNCTION_CALLS_PATH
 
 NAMESPACES = Kind.dynamic(builtin("namespaces"))
 ADMIN = UserInfo("admin", ("system:masters",))
@@ -80,7 +83,7 @@ async def until(question: Callable[[], Awaitable[Any]]) -> Any:
 
 
 @asynccontextmanager
-async def service(tmp_path: Path) -> AsyncIterator[_World]:
+async def service(tmp_path: Path, listener: socket.socket | None = None) -> AsyncIterator[_World]:
     store = MemoryStore()
     await store.open()
     server = ApiServer(store, Settings(extensions=[KUSCIA]), SYSTEM_CLOCK)
@@ -92,7 +95,7 @@ async def service(tmp_path: Path) -> AsyncIterator[_World]:
     partner = _Partner()
     informers = Informers(client)
     objects = DomainObjects(informers, "bob", SYSTEM_CLOCK)
-    hops = HopService("bob", bus, client, objects, partner, Objects(), SYSTEM_CLOCK)
+    hops = HopService("bob", bus, client, objects, partner, Objects(), SYSTEM_CLOCK, listener=listener)
     try:
         async with TaskOwner("test") as owner:
             owner.start("informers", informers.run())
@@ -233,3 +236,26 @@ async def test_a_call_that_runs_when_its_grant_is_revoked_is_answered(tmp_path: 
             "payload": "42",
             "contentType": "text/plain; charset=utf-8",
         }
+
+
+async def test_calls_that_a_partner_does_not_finish_hold_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.functions.hops.service._REQUESTS_OF_ONE", 3)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        async with service(tmp_path, listener):
+
+            async def begun(partner: str, body: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
+                head = f"POST {FUNCTION_CALLS_PATH} HTTP/1.1\r\nhost: x\r\n{wire.CALLER_HEADER}: {partner}\r\ncontent-length: 2\r\n\r\n"
+                writer.write(head.encode() + body)
+                await writer.drain()
+                return reader, writer
+
+            made = [await begun("alice", b"{") for _ in range(3)]
+            made += [await begun("alice", b"{}"), await begun("carol", b"{}")]
+            statuses = [(await asyncio.wait_for(reader.readline(), 10)).split()[1] for reader, _ in made[3:]]
+            assert statuses == [b"429", b"403"], "carol has no grant"
+            for _, writer in made:
+                writer.close()

@@ -307,3 +307,29 @@ async def test_the_call_of_the_command(tmp_path: Path) -> None:
         await pool.close()
     with pytest.raises(EvidenceError):
         await it.witnesses._call(b"{}")
+
+
+async def test_requests_that_a_partner_does_not_finish_hold_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.kuscia.evidence.witnesses._REQUESTS_OF_ONE", 3)
+    async with plane(tmp_path):
+        path = str(tmp_path / "w.sock")
+        unfinished = [await asyncio.open_unix_connection(path) for _ in range(3)]
+        for _, writer in unfinished:
+            head = f"POST {HEADS_PATH} HTTP/1.1\r\nhost: x\r\n{CALLER}: bob\r\ncontent-length: 100\r\n\r\n{{"
+            writer.write(head.encode())
+            await writer.drain()
+        pool = Pool(tmp_path / "w.sock")
+
+        async def status(partner: str) -> int:
+            body = b'{"nonce": "00000000000000000000000000000000", "logs": []}'
+            answer = await pool.request("POST", HEADS_PATH, {"host": "x", CALLER: partner}, body)
+            await answer.read()
+            return answer.status
+
+        assert await status("bob") == 429
+        assert await status("carol") != 429
+        for _, writer in unfinished:
+            writer.close()
+        await pool.close()

@@ -23,7 +23,7 @@ from coterie.functions.hops.ledger import HopLedger
 from coterie.functions.hops.local_functions import LocalFunctions
 from coterie.functions.hops.outbox import HopTransport, OutboxSender, answer_overdue
 from coterie.functions.messages import is_outbox, outbox_topic
-from coterie.http.server import HttpLimits, HttpServer
+from coterie.http.server import HttpLimits, HttpServer, HttpShares
 from coterie.kube.client.client import Client
 from coterie.kube.client.informer import Informer
 from coterie.kube.client.informers import Informers
@@ -35,6 +35,8 @@ from coterie.kuscia.control.evidence_recorder import EvidenceRecorder
 log = logger("functions.hops")
 
 _LIMITS = HttpLimits(max_body=wire.MAX_MESSAGE, max_body_in_flight=128 << 20, max_connections=1024)
+_REQUESTS_OF_ONE = 128
+"""Of one partner at once."""
 _ADJUST_SECONDS = 60.0
 """After which outboxes that are not needed any more are looked for though nothing changed."""
 
@@ -123,7 +125,8 @@ class HopService:
         self._clock = clock
         self._functions = functions
         self._listener = listener
-        self._server = HttpServer(self.inbox.handle, limits=_LIMITS)
+        shares = HttpShares(self.inbox.caller_of, _REQUESTS_OF_ONE, _LIMITS.max_body_in_flight // 2)
+        self._server = HttpServer(self.inbox.handle, limits=_LIMITS, shares=shares)
         self._running: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -185,8 +185,11 @@ class WitnessInbox:
         """By partner, when it showed a greater size, by the monotonic clock."""
         self._allowance: dict[tuple[str, str], tuple[float, float]] = {}
 
+    def caller_of(self, headers: Mapping[str, str]) -> str:
+        return headers.get(self._caller_header, "")
+
     async def handle(self, request: Request) -> Response:
-        partner = request.headers.get(self._caller_header, "")
+        partner = self.caller_of(request.headers)
         if request.path not in EVIDENCE_PATHS:
             return _plain(404, "there is nothing here")
         if request.method != "POST":

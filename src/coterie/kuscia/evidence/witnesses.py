@@ -26,7 +26,7 @@ from coterie.base.log import logger
 from coterie.base.pki import PkiError
 from coterie.base.tasks import TaskOwner
 from coterie.http.messages import Response
-from coterie.http.server import HttpLimits, HttpServer
+from coterie.http.server import HttpLimits, HttpServer, HttpShares
 from coterie.kube.api.errors import ApiError
 from coterie.kube.client.client import Client
 from coterie.kube.client.informers import Informers
@@ -63,6 +63,8 @@ _RETRY_SECONDS = 5.0
 _MOST_WAITING = 1000
 _REMEMBERED_TASKS = 10_000
 _MAX_BODY = 256 << 10
+_REQUESTS_OF_ONE = 32
+"""Of one partner at once: those that it does not finish hold up nobody else."""
 
 
 class WitnessCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +149,11 @@ class Witnesses:
             on_heads=self._asked_for_heads,
             statements=self._statements,
         )
-        server = HttpServer(inbox.handle, limits=HttpLimits(max_body=_MAX_BODY, max_connections=256))
+        server = HttpServer(
+            inbox.handle,
+            limits=HttpLimits(max_body=_MAX_BODY, max_connections=256),
+            shares=HttpShares(inbox.caller_of, _REQUESTS_OF_ONE, 2 * _MAX_BODY),
+        )
         await server.serve(private_socket(self._socket))
         try:
             async with TaskOwner(self.name) as owner:

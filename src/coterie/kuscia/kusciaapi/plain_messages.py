@@ -42,7 +42,9 @@ def parse(given: Object, kind: type[Message], *, ignore_unknown_fields: bool = F
             pass  # a number out of range, text that is no Unicode: the library says which
     try:
         return json_format.ParseDict(given, kind(), ignore_unknown_fields=ignore_unknown_fields)
-    except SystemError as error:  # of text that is no Unicode where an object should be: protobuf's C code stumbles over it
+    except (
+        SystemError
+    ) as error:  # of text that is no Unicode where an object should be: protobuf's C code stumbles over it
         raise json_format.ParseError("it has text that is no Unicode") from error
 
 
