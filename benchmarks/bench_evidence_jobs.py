@@ -21,6 +21,8 @@ from benchmarks.bench_jobs import JobsLost
 from benchmarks.job_network import JobNetwork, job, job_network
 from benchmarks.measures import Bench
 from benchmarks.table import Row
+from coterie.kuscia.api import evidence
+from coterie.kuscia.evidence.log_file import EvidenceReader
 
 UNRECORDED = "benchmarks.unrecorded_node"
 _WARM_UP = 2
@@ -67,7 +69,17 @@ async def measure(root: Path, count: int, bytecode: Path | None = None) -> list[
             # Whoever comes second has warmer caches.
             for each in (without, recorded) if number % 2 else (recorded, without):
                 await each.one(f"one-{number}")
+        _check(root)
         return compared(without.seconds, recorded.seconds, without.cpu, recorded.cpu)
+
+
+def _check(root: Path) -> None:
+    """That one network recorded tasks and the other did not: else nothing was compared."""
+    for name, wanted in (("u", False), ("r", True)):
+        for path in (root / name).glob("*/var/storage/evidence/1/evidence.db"):
+            kinds = {evidence.decode(each.body).kind for each in EvidenceReader(path).events() if each.body is not None}
+            if (evidence.TASK_STARTED in kinds) is not wanted:
+                raise JobsLost(f"{path} has {'no ' if wanted else ''}events of tasks")
 
 
 def compared(

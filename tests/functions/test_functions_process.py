@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from coterie.functions.process import allowed
+from coterie.base.clock import VirtualClock
+from coterie.base.paths import DomainPaths
+from coterie.functions.process import FunctionsProcess, allowed
+from coterie.functions.settings import FunctionsSettings
+from coterie.kube.api.meta import ObjectMeta, PartialObjectMetadata
+from coterie.kube.client.client import Client
+from coterie.kube.client.informer import ObjectChange
 
 _OWN = "/apis/coterie.io/v1alpha1/namespaces/alice"
 
@@ -47,3 +58,26 @@ def test_what_it_needs(method: str, path: str) -> None:
 )
 def test_what_it_does_not(method: str, path: str) -> None:
     assert not allowed(method, path, "", "alice")
+
+
+class _NotedMember:
+    def __init__(self) -> None:
+        self.taken = 0
+
+    async def take(self) -> None:
+        self.taken += 1
+
+
+async def test_the_member_with_the_bus_is_noted_with_the_first_action(tmp_path: Path) -> None:
+    """A domain without functions has no bus that could be elsewhere."""
+    member: Any = _NotedMember()
+    clock = VirtualClock()
+    nowhere: Any = SimpleNamespace()
+    settings = FunctionsSettings("alice", DomainPaths.of(tmp_path, "alice"))
+    process = FunctionsProcess(settings, tmp_path, Client(nowhere, clock=clock), clock, bus_member=member)
+    taking = asyncio.create_task(process._take_bus(member))
+    await asyncio.sleep(0)
+    assert member.taken == 0
+    process._changed(ObjectChange("added", PartialObjectMetadata(metadata=ObjectMeta(name="calc", uid="1"))))
+    await taking
+    assert member.taken == 1
