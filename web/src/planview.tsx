@@ -32,7 +32,12 @@ interface Fact {
 }
 
 const STATES: Record<string, State> = { Runs: "succeeded", Waits: "waiting", Fails: "failed" };
-const OUTLOOKS: Record<string, Key> = { Runs: "wouldRun", Waits: "wouldWait", Fails: "wouldNotRun" };
+const OUTLOOKS: Record<string, Key> = {
+  Runs: "wouldRun",
+  Waits: "wouldWait",
+  Fails: "wouldNotRun",
+  Unknown: "planUnknown",
+};
 
 export function PlanView({ plan }: { plan: JobPlan }) {
   return (

@@ -267,6 +267,7 @@ export const en = {
   planPlacement: "Placement",
   planRefuses: "would be refused",
   planSummary: "a summary, as its policy says",
+  planUnknown: "unknown",
   planUses: "({n} of {left} uses left)",
   podGone: "This pod is gone. Its log is kept for some days: see the logs of its job.",
   podOrLink: "Pod or link",

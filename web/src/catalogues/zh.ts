@@ -269,6 +269,7 @@ export const zh: Record<Key, string> = {
   planPlacement: "调度",
   planRefuses: "会被拒绝",
   planSummary: "按对方策略仅提供摘要",
+  planUnknown: "未知",
   planUses: "（使用 {n} 次，剩余 {left} 次）",
   podGone: "此 Pod 已不存在。日志会保留数天：请查看其作业的日志。",
   podOrLink: "Pod 或链路",
