@@ -52,10 +52,10 @@ def unpacked(package: str) -> Path:
 
 
 @contextmanager
-def server_folder(prefix: str, *, in_memory: bool = False) -> Iterator[Path]:
-    """Writable for the unprivileged user; short, as sockets lie in it."""
-    places = ["/tmp", "/var/tmp", "/dev/shm"]
-    if in_memory and os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > _MEMORY:
+def server_folder(prefix: str, *, in_memory: bool = False, disk: Path | None = None) -> Iterator[Path]:
+    """Writable for the unprivileged user; short, as sockets lie in it. `disk`: there and nowhere else."""
+    places = ["/tmp", "/var/tmp", "/dev/shm"] if disk is None else [str(disk)]
+    if disk is None and in_memory and os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > _MEMORY:
         places.insert(0, "/dev/shm")
     base = next(each for each in places if os.stat(each).st_mode & 0o001)
     made = Path(tempfile.mkdtemp(prefix=prefix, dir=base))

@@ -55,6 +55,11 @@ class StoreServer:
     def running(self) -> bool:
         return self._process is not None
 
+    @property
+    def alive(self) -> bool:
+        """It did not end by itself."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         self.launch()
         self.wait_until_ready()
@@ -110,10 +115,11 @@ def lasting_cluster() -> EtcdCluster:
     return made.__enter__()
 
 
-def server_of(kind: str, *, durable: bool = False) -> AbstractContextManager[StoreServer]:
+def server_of(kind: str, *, durable: bool = False, disk: Path | None = None) -> AbstractContextManager[StoreServer]:
     if kind == "etcd":
         return etcd_server()
-    return postgresql_server(durable=durable) if kind == "postgresql" else mysql_server(durable=durable)
+    server = postgresql_server if kind == "postgresql" else mysql_server
+    return server(durable=durable, disk=disk)
 
 
 def fresh_address(kind: str, server: StoreServer) -> StoreAddress:
@@ -131,14 +137,14 @@ def shared_store(address: StoreAddress, **settings: object) -> SharedStore:
 
 
 @contextmanager
-def postgresql_server(*, durable: bool = False) -> Iterator[StoreServer]:
-    """`durable`: with fsync, for tests that kill it."""
+def postgresql_server(*, durable: bool = False, disk: Path | None = None) -> Iterator[StoreServer]:
+    """`durable`: with fsync, for tests that kill it. `disk`: where its data are."""
     place = unpacked("postgresql")
     daemon = found("//usr/lib/postgresql/*/bin/postgres", f"{place}//usr/lib/postgresql/*/bin/postgres")
     if daemon is None:
         pytest.skip("no postgres: run scripts/get-servers on Debian")
     env = server_environment(place, daemon)
-    with server_folder("st-") as folder:
+    with server_folder("st-", disk=disk) as folder:
         data, port = folder / "data", free_port()
         secret = folder / "secret"
         secret.write_text(PASSWORD)
@@ -171,15 +177,15 @@ def postgresql_server(*, durable: bool = False) -> Iterator[StoreServer]:
 
 
 @contextmanager
-def mysql_server(*, durable: bool = False) -> Iterator[StoreServer]:
-    """`durable`: with a flush for each commit, for tests that kill it."""
+def mysql_server(*, durable: bool = False, disk: Path | None = None) -> Iterator[StoreServer]:
+    """`durable`: with a flush for each commit, for tests that kill it. `disk`: where its data are."""
     place = unpacked("mariadb-server-core")
     daemon = found("//usr/sbin/mariadbd", f"{place}//usr/sbin/mariadbd")
     if daemon is None:
         pytest.skip("no mariadbd: run scripts/get-servers on Debian")
     env = server_environment(place, daemon)
     base = place / "usr" if daemon.is_relative_to(place) else Path("/usr")
-    with server_folder("st-", in_memory=not durable) as folder:
+    with server_folder("st-", in_memory=not durable, disk=disk) as folder:
         data, port = folder / "data", free_port()
         common = ["--no-defaults", f"--basedir={base}", f"--datadir={data}", f"--lc-messages-dir={base}/share/mysql"]
         common += [f"--tmpdir={folder}", "--innodb-buffer-pool-size=64M"]
