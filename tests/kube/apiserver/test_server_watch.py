@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from server_kit import CMS, CRDS, PODS, WIDGETS, Api, Watch, crd, pod, serving, version, widget
+from server_kit import CMS, CRDS, IN_PROCESS, PODS, WIDGETS, Api, Watch, crd, pod, serving, version, widget
 
 from coterie.kube.apiserver.state import collection, watching
 from coterie.kube.apiserver.verbs import watch as watch_verb
@@ -186,6 +186,7 @@ async def test_equal_watches_are_encoded_once(api: Api):
     assert len(watches[0].all) == 1 and len(watches[4].all) == 2
 
 
+@IN_PROCESS
 async def test_a_batch_of_writes_is_one_chunk(api: Api):
     watch = await api.watch(CMS)
     await asyncio.gather(*(api.config_map(f"c{n}") for n in range(10)))
