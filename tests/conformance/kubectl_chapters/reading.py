@@ -193,6 +193,7 @@ DESCRIBE = Chapter(
         Command("secret", "create secret generic hidden --from-literal=word=xyzzy", out="created"),
         Command("describe secret", "describe secret hidden", out=r"word: +5 bytes", absent="xyzzy"),
         Command("quota", "create quota tight --hard=configmaps=10", out="created"),
+        Command("quota counted", "wait --for=jsonpath='{.status.hard.configmaps}'=10 quota/tight --timeout=20s", out="condition met", since="1.23"),
         Command("describe quota", "describe quota tight", out=r"configmaps\s+\S+\s+10"),
         Command("serviceaccount", "create sa me", out="created"),
         Command("describe serviceaccount", "describe sa me", out=r"^Name: +me"),
