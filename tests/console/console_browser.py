@@ -120,13 +120,16 @@ class Complaints:
 
     def __init__(self, page: Any, url: str) -> None:
         self.found: list[str] = []
+        self.refusals_are_expected = False
+        """Then a browser may say that the server answered with an error, also later."""
         self._ours = (url, url.replace("http", "ws", 1), "data:")
         page.on("console", self._message)
         page.on("pageerror", lambda problem: self.found.append(str(problem)))
         page.on("request", self._request)
 
     def _message(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
+        refused = "the server responded with a status of 4" in message.text
+        if message.type in ("error", "warning") and not (refused and self.refusals_are_expected):
             self.found.append(message.text)
 
     def _request(self, request: Any) -> None:

@@ -317,7 +317,10 @@ class Domain:
                 if where in process.cmdline():
                     children = process.children(recursive=True)
                     # Besides containers the supervisor has the process that holds the pod network.
-                    found += [each for each in children if each.cmdline() != [pause.NAME]]
+                    for each in children:
+                        with contextlib.suppress(psutil.Error):  # one that ends now hides no other
+                            if each.cmdline() != [pause.NAME]:
+                                found.append(each)
         return found
 
     @property
