@@ -15,7 +15,7 @@ from runp_kit import RunpHarness
 from test_runp_network import NETWORK, NetworkHarness
 
 from coterie.kube.agent.runtimes.protocol import PodKind
-from coterie.kube.agent.runtimes.runp import network_access, pod_networks, wire
+from coterie.kube.agent.runtimes.runp import cgroups, network_access, pod_networks, wire
 from coterie.kube.agent.runtimes.runp.client import group_of
 from coterie.kube.agent.runtimes.runp.halt import dismiss
 from leftovers_kit import (
@@ -206,3 +206,15 @@ async def test_a_supervisor_is_dismissed_only_when_nothing_runs(network):
     await dismiss(runp.settings.directory, runp.settings.node)
     assert not (runp.settings.directory / wire.SOCKET_NAME).exists()
     assert pod_networks.read_facts(str(runp.settings.directory)) is None
+
+
+async def test_a_group_that_an_earlier_supervisor_left_goes_with_the_pod(network):
+    """It was killed after it forgot the pod and before the group was empty."""
+    runp = network.runp
+    await network.pod("uid-1", PodKind.ORDINARY, "")
+    groups = cgroups.detect(group_of("test", runp.settings.directory))
+    if groups is None:
+        pytest.skip("no cgroups may be made here")
+    groups.create("uid-2", 0, 2, 0, 10)
+    await runp.runtime.remove_pod("uid-2")
+    await runp.until(lambda: not groups.exists("uid-2"), 10)

@@ -16,7 +16,7 @@ from runp_kit import RunpHarness
 
 from coterie.kube.agent.network_check import NetworkCheck, has_answer, question
 from coterie.kube.agent.runtimes.protocol import PodKind, PodNetworkClass, PodSandbox, RemotePod, RuntimeFailure
-from coterie.kube.agent.runtimes.runp import network_access, pod_networks, processes
+from coterie.kube.agent.runtimes.runp import network_access, pause, pod_networks, processes
 from coterie.kube.agent.runtimes.runp.client import group_of
 from coterie.kube.agent.runtimes.runp.holder_monitor import HolderMonitor
 from coterie.kube.agent.runtimes.runp.network_access import NamespaceSockets, PodAddresses, engine_range
@@ -240,6 +240,19 @@ def has_ended(pid: int) -> bool:
         return not Path(f"/proc/{pid}/cmdline").read_bytes()  # a zombie has none
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def test_a_holder_that_is_killed_before_it_goes_on_is_no_failure_of_who_started_it() -> None:
+    """Else the supervisor would not watch it, and start no other."""
+    started: list[int] = []
+
+    def killed_at_once(pid: int) -> None:
+        started.append(pid)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+    pause.start(killed_at_once)
+    assert len(started) == 1
 
 
 async def test_a_network_that_vanished_is_made_again_with_the_same_addresses(network):

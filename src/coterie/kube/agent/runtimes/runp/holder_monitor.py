@@ -47,6 +47,7 @@ class HolderMonitor:
                     self._renewed()
                 await self._ended(facts["holder"])
                 _log.warning("The process that holds the pod network ended; another one takes its place")
+                await asyncio.sleep(_POLL_SECONDS)  # until then the file may still name it
             else:
                 await self._wake()
                 await asyncio.sleep(_POLL_SECONDS)

@@ -59,7 +59,8 @@ def start(record: Callable[[int], None]) -> None:
     os.close(go)
     try:
         record(pid)
-        os.write(going, b"g")
+        with contextlib.suppress(BrokenPipeError):  # it was killed already, which its watcher sees too
+            os.write(going, b"g")
     finally:
         os.close(going)
         if handle >= 0:

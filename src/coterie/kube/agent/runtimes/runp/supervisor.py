@@ -411,6 +411,8 @@ class PodSupervisor:
     def _do_remove(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         pod = self._pods.get(request["uid"])
         if pod is None:
+            # An earlier supervisor may have been killed after it forgot the pod and before its group was empty.
+            self._remove_group(request["uid"], 20)
             connection.answer(request, True)
             return
         alive = [run for run in pod.runs.values() if not run.finished]
