@@ -208,13 +208,16 @@ async def test_a_supervisor_is_dismissed_only_when_nothing_runs(network):
     assert pod_networks.read_facts(str(runp.settings.directory)) is None
 
 
-async def test_a_group_that_an_earlier_supervisor_left_goes_with_the_pod(network):
-    """It was killed after it forgot the pod and before the group was empty."""
+async def test_what_an_earlier_supervisor_left_of_a_pod_goes_with_the_pod(network):
+    """It was killed while it removed the pod: its record is gone, its directory or its group is not."""
     runp = network.runp
     await network.pod("uid-1", PodKind.ORDINARY, "")
     groups = cgroups.detect(group_of("test", runp.settings.directory))
     if groups is None:
         pytest.skip("no cgroups may be made here")
     groups.create("uid-2", 0, 2, 0, 10)
+    left = runp.settings.directory / "state" / "uid-2"
+    left.mkdir()
+    (left / "main.0.out").touch()
     await runp.runtime.remove_pod("uid-2")
-    await runp.until(lambda: not groups.exists("uid-2"), 10)
+    await runp.until(lambda: not groups.exists("uid-2") and not left.exists(), 10)

@@ -92,6 +92,9 @@ class Records:
                 continue
 
     def forget_pod(self, uid: str) -> None:
+        """Also one of which only a part is left, or nothing."""
+        if not uid:
+            raise ValueError("a pod has a uid")
         prefix = self.path(uid, "")
         for path in [path for path in self._late if path.startswith(prefix)]:
             del self._late[path]

@@ -411,7 +411,8 @@ class PodSupervisor:
     def _do_remove(self, connection: ClientConnection, request: dict[str, Any]) -> None:
         pod = self._pods.get(request["uid"])
         if pod is None:
-            # An earlier supervisor may have been killed after it forgot the pod and before its group was empty.
+            # An earlier supervisor may have been killed while it removed the pod, or before it had written down what it is.
+            self._records.forget_pod(request["uid"])
             self._remove_group(request["uid"], 20)
             connection.answer(request, True)
             return
