@@ -47,7 +47,15 @@ class Objects:
         return [each for each in self._found.values() if value in self._index(each)]
 
 
-def an_exchange(at: LoggingDomain, keys: dict[str, str], transport: Any, *, agreed: str = AGREED) -> StatementExchange:
+def an_exchange(
+    at: LoggingDomain,
+    keys: dict[str, str],
+    transport: Any,
+    *,
+    agreed: str = AGREED,
+    taking_part: tuple[str, ...] = ("alice", "bob"),
+) -> StatementExchange:
+    """`taking_part`: in the task; both are parties of the job."""
     other = "bob" if at.name == "alice" else "alice"
     annotations = {} if at.name == "alice" else {labels.KUSCIA_INITIATOR_MASTER_DOMAIN: "alice"}
     parties = [{"domainID": each, "appImageRef": "engine"} for each in ("alice", "bob")]
@@ -59,7 +67,11 @@ def an_exchange(at: LoggingDomain, keys: dict[str, str], transport: Any, *, agre
     }
     task = {
         "metadata": {"name": "t", "annotations": {labels.COTERIE_AGREEMENT: agreed}},
-        "spec": {"initiator": "alice", "taskInputConfig": "", "parties": parties},
+        "spec": {
+            "initiator": "alice",
+            "taskInputConfig": "",
+            "parties": [each for each in parties if each["domainID"] in taking_part],
+        },
         "status": {"phase": "Succeeded"},
     }
     result = {"domainDataID": f"result-of-{at.name}", "location": [], "initiator": "alice", "task": "t"}
@@ -121,6 +133,25 @@ async def test_both_sign_and_keep_the_same_statement(tmp_path: Path) -> None:
     assert {name: len(part.results) for name, part in found.predicate.parties.items()} == {"alice": 1, "bob": 1}
     await host.reconcile(KEY)
     assert len(way.sent) == 2, "it is done"
+    for each in (alice, bob):
+        await each.log.file.close()
+
+
+@pytest.mark.parametrize("party", ["alice", "bob"])
+async def test_only_parties_of_a_task_sign_its_statement(tmp_path: Path, party: str) -> None:
+    """Who began the job, or takes part in another task of it, is none."""
+    alice, bob = await two_domains(tmp_path)
+    keys = {each.name: str(each.log.key) for each in (alice, bob)}
+    way = Direct()
+    way.partner = an_exchange(bob, keys, Direct(), taking_part=(party,))
+    host = an_exchange(alice, keys, way, taking_part=(party,))
+    for _ in range(3):
+        await host.reconcile(KEY)
+    (kept,), theirs = alice.log.file.statements(), bob.log.file.statements()
+    found = task_statements.check_statement(kept)
+    assert (found.signed, found.missing) == ((keys[party].partition("+")[0],), ())
+    for each in theirs:
+        task_statements.check_statement(each)
     for each in (alice, bob):
         await each.log.file.close()
 

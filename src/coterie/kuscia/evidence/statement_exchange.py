@@ -111,17 +111,19 @@ class StatementExchange:
             return
         masters = self._partners(job)
         parts = {task.metadata.name: await self._own_parts(used, job, task) for task in tasks}
+        ours = {name for name, each in parts.items() if each}
         agreed = {task.metadata.name: _agreement(task) for task in tasks}
         for partner in masters:
             answer = await self._ask(partner, StatementsRequest(job=job.metadata.name, tasks=agreed))
             for name in parts.keys() & answer.parts.keys():
                 parts[name] |= self._parts_of(partner, job, answer.parts[name])
         made = {
-            name: task_statements.signed_by(
-                task_statements.unsigned(job.metadata.name, name, agreed[name], each), used.signer
-            )
+            name: task_statements.unsigned(job.metadata.name, name, agreed[name], each)
             for name, each in parts.items()
+            if each
         }
+        # Who began the job need not take part in each of its tasks; only parties sign.
+        made |= {name: task_statements.signed_by(made[name], used.signer) for name in ours}
         await self._keep_all(used, made)
         for round_ in range(2 if len(masters) > 1 else 1):  # the second tells all of them the signatures of the others
             for partner in masters:
@@ -222,7 +224,7 @@ class StatementExchange:
                 raise NoteError(f"the key of {party} in the statement is not the one that it stated with the job")
         if not own.keys() <= says.parties.keys():
             raise NoteError("the statement leaves out a party")
-        return task_statements.signed_by(found.envelope, used.signer)
+        return task_statements.signed_by(found.envelope, used.signer) if own else found.envelope
 
     # Both.
 
