@@ -53,6 +53,23 @@ class PartyConfig(NamedTuple):
             raise BadConfig("task_input_config: the values of inputs are ids of tables")
         return found
 
+    def server_and_tables(self) -> tuple[str, dict[str, str]]:
+        """Of federated learning: each party has a table, or is the server, or both."""
+        server, tables = self.one_party("server"), self.tables()
+        for name in self.parties:
+            if name != server and name not in tables:
+                raise BadConfig(
+                    f"task_input_config: {name} is not the server and has no table in inputs: what should it do?"
+                )
+        return server, tables
+
+    def app(self) -> str:
+        """The name of the app to run; empty: the one of the image."""
+        found = self.options.get("app", "")
+        if not isinstance(found, str):
+            raise BadConfig("task_input_config: app is a text")
+        return found
+
 
 def read(text: str, ports: tuple[str, ...]) -> PartyConfig:
     """`ports`: those that the engine needs; the first is the one that partners reach."""

@@ -45,15 +45,8 @@ class NvflareTask(NamedTuple):
 def parse(text: str) -> NvflareTask:
     config = read(text, (FED, SERVER, ADMIN))
     config.only({"app", "server", "inputs", "columns", "config"})
-    app = config.options.get("app", "")
-    if not isinstance(app, str):
-        raise BadConfig("task_input_config: app is a text")
-    server, tables = config.one_party("server"), config.tables()
-    for name in config.parties:
-        if name != server and name not in tables:
-            raise BadConfig(
-                f"task_input_config: {name} is not the server and has no table in inputs: what should it do?"
-            )
+    app = config.app()
+    server, tables = config.server_and_tables()
     if not tables:
         raise BadConfig("task_input_config: no party has a table in inputs")
     if SERVER_SITE in tables:

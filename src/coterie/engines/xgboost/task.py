@@ -79,12 +79,7 @@ class XgboostTask(NamedTuple):
 def parse(text: str) -> XgboostTask:
     config = read(text, (FED, DONE))
     config.only({"server", "inputs", "columns", "label", "features", "rounds", "parameters"})
-    server, tables = config.one_party("server"), config.tables()
-    for name in config.parties:
-        if name != server and name not in tables:
-            raise BadConfig(
-                f"task_input_config: {name} is not the server and has no table in inputs: what should it do?"
-            )
+    server, tables = config.server_and_tables()
     if len(tables) < 2:
         raise BadConfig("task_input_config: two or more parties have tables in inputs")
     label, features, rounds = (config.options.get(key) for key in ("label", "features", "rounds"))
